@@ -1,0 +1,7 @@
+// Package bpf holds the kernel programs' C sources (folder c), and the Go
+// bindings and objects that bpf2go generates of them, for amd64 and arm64.
+// Nothing here is typed by hand twice: the structs and numbers that both sides
+// share are declared in c/spanflame.h.
+package bpf
+
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target amd64,arm64 -go-package bpf -type sample_key -type sample_value -type chunk_cursor -type chunk -type round_stats -type process_event -type process_event_kind -type stack_end -type round_stat Profile c/profile.bpf.c -- -O2 -g -Wall -Werror -mcpu=v3 -Ic

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/*
+ * The on-CPU sampler and the events of processes.
+ *
+ * One software clock event per CPU runs on_cpu at a fixed frequency. A sample is
+ * counted under its key in the table of the current round; the frames of a key
+ * that is new in the round are kept in the round's arena. There are two of each:
+ * the agent flips current_round, waits until no program that saw the old value runs any
+ * more, and then has the old round for itself.
+ */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "spanflame.h"
+#include "regs.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define ROUNDS 2
+#define EEXIST 17
+#define PF_KTHREAD 0x00200000 /* include/linux/sched.h */
+#define NS_PER_TICK 10000000  /* USER_HZ is 100 */
+
+/* Written by the agent while the programs run. */
+volatile u32 current_round = 0;
+volatile bool want_user = true;
+volatile bool want_kernel = true;
+volatile bool want_tid = false;
+volatile bool want_comm = false;
+
+/* Written before the start. Makes the hash one that a target cannot aim at. */
+const volatile u64 hash_seed = 0;
+
+/* The agent sets the sizes of these before it loads them. */
+struct counts_map {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(struct sample_key));
+	__uint(value_size, sizeof(struct sample_value));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ROUNDS);
+	__type(key, u32);
+	__array(values, struct counts_map);
+} counts SEC(".maps");
+
+struct chunk {
+	u64 words[CHUNK_WORDS + MAX_FRAMES];
+};
+
+/* Chunks of all rounds: round 0 owns the first half. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ROUNDS);
+	__type(key, u32);
+	__type(value, struct chunk);
+} arena SEC(".maps");
+
+/* Numbers of the chunks that nobody has taken. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 1);
+	__uint(value_size, sizeof(u32));
+} free_chunks_0 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 1);
+	__uint(value_size, sizeof(u32));
+} free_chunks_1 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, ROUNDS);
+	__type(key, u32);
+	__type(value, struct chunk_cursor);
+} cursors SEC(".maps");
+
+struct round_stats {
+	u64 n[STAT_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, ROUNDS);
+	__type(key, u32);
+	__type(value, struct round_stats);
+} stats SEC(".maps");
+
+/* Processes that are known to belong to no target: tgid -> start in ticks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} excluded SEC(".maps");
+
+struct scratch {
+	struct sample_key key;
+	u64 words[MAX_FRAMES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} process_events SEC(".maps");
+
+/* Events of processes that the ring had no room for, one counter per CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} lost_process_events SEC(".maps");
+
+static __always_inline u64 hash_step(u64 h, u64 v)
+{
+	h = (h ^ v) * 0x9e3779b97f4a7c15ULL;
+	return h ^ (h >> 32);
+}
+
+/* Reads a number back from the scratch memory. The verifier follows each loop once
+ * for every number of frames that it may end with, and all that comes after it as
+ * well, unless it forgets the number: what comes from a map it does not know. */
+#define read_back(field) (*(volatile typeof(field) *)&(field))
+
+/* Walks frame pointers: [fp] is the caller's fp, [fp+8] the return address (x86-64
+ * psABI 3.4.1, AAPCS64 6.4.6). The outermost frame has fp 0 or return address 0. */
+static __always_inline u32 walk_user(struct scratch *s, struct user_regs *r, u8 *end, u64 *hash)
+{
+	u64 fp = r->fp, floor = r->sp;
+	u64 h = hash_step(hash_seed, r->ip);
+	u32 n = 1;
+
+	s->words[0] = r->ip;
+	*end = STACK_TOO_DEEP;
+	for (int i = 1; i < MAX_USER_FRAMES; i++) {
+		u64 frame[2];
+
+		if (!fp) {
+			*end = STACK_WHOLE;
+			break;
+		}
+		if (fp < floor || (fp & 7)) {
+			*end = STACK_BROKEN_CHAIN;
+			break;
+		}
+		if (bpf_probe_read_user(frame, sizeof(frame), (void *)fp)) {
+			*end = STACK_BAD_MEMORY;
+			break;
+		}
+		frame[1] = STRIP_POINTER(frame[1]);
+		if (!frame[1]) {
+			*end = STACK_WHOLE;
+			break;
+		}
+		s->words[i] = frame[1];
+		h = hash_step(h, frame[1]);
+		n = i + 1;
+		floor = fp + 16;
+		fp = frame[0];
+	}
+	*hash = h ? h : 1;
+	return n;
+}
+
+static __always_inline void user_stack(struct bpf_perf_event_data *ctx, struct scratch *s, enum cpu_mode mode)
+{
+	struct user_regs r = {};
+	u8 end = STACK_NONE;
+	u32 n = 0;
+
+	if (mode == MODE_KERNEL)
+		mode = regs_of_task(&r);
+	else
+		regs_of_ctx(ctx, &r);
+
+	if (mode == MODE_KERNEL) {
+		end = STACK_NO_REGISTERS;
+	} else if (mode == MODE_USER32) {
+		s->words[0] = r.ip;
+		s->key.user_hash = hash_step(hash_seed, r.ip) | 1;
+		n = 1;
+		end = STACK_UNSUPPORTED_ABI;
+	} else {
+		n = walk_user(s, &r, &end, &s->key.user_hash);
+	}
+	s->key.user_len = n;
+	s->key.user_end = end;
+}
+
+/* Appends the kernel's frames behind the user frames. */
+static __always_inline void kernel_stack(struct bpf_perf_event_data *ctx, struct scratch *s)
+{
+	u32 n = read_back(s->key.user_len), k = 0;
+	u64 h = hash_seed, *frames;
+	long size;
+
+	if (n > MAX_USER_FRAMES)
+		return;
+	frames = &s->words[n];
+	size = bpf_get_stack(ctx, frames, MAX_KERNEL_FRAMES * sizeof(u64), 0);
+	if (size <= 0)
+		return;
+	size /= sizeof(u64);
+	for (int i = 0; i < MAX_KERNEL_FRAMES && i < size; i++) {
+		h = hash_step(h, frames[i]);
+		k = i + 1;
+	}
+	s->key.kernel_len = k;
+	s->key.kernel_hash = h ? h : 1;
+}
+
+static __always_inline void count_stat(u32 r, enum round_stat stat)
+{
+	struct round_stats *st = bpf_map_lookup_elem(&stats, &r);
+
+	if (st)
+		st->n[stat]++;
+}
+
+/* Keeps n words in the round's arena. False if the arena is full. */
+static __always_inline bool keep(u32 r, struct scratch *s, u32 n, struct sample_value *where)
+{
+	struct chunk_cursor *c = bpf_map_lookup_elem(&cursors, &r);
+	struct chunk *chunk;
+	u32 id, used;
+
+	if (!c)
+		return false;
+	if (c->chunk == NO_CHUNK || c->used >= CHUNK_WORDS) {
+		u32 taken = NO_CHUNK;
+		long err = r ? bpf_map_pop_elem(&free_chunks_1, &taken) : bpf_map_pop_elem(&free_chunks_0, &taken);
+
+		if (err)
+			return false;
+		c->chunk = taken;
+		c->used = 0;
+	}
+	id = c->chunk;
+	used = c->used & (CHUNK_WORDS - 1);
+	chunk = bpf_map_lookup_elem(&arena, &id);
+	if (!chunk)
+		return false;
+	if (n > MAX_FRAMES)
+		return false;
+	if (bpf_probe_read_kernel(&chunk->words[used], n * sizeof(u64), s->words))
+		return false;
+	where->chunk = id;
+	where->word = used;
+	c->used = used + n;
+	return true;
+}
+
+SEC("perf_event")
+int on_cpu(struct bpf_perf_event_data *ctx)
+{
+	u32 r = current_round & 1, zero = 0, tgid, n = 0;
+	u64 id = bpf_get_current_pid_tgid();
+	struct task_struct *task, *leader;
+	struct sample_value *seen, fresh = {};
+	struct scratch *s;
+	enum cpu_mode mode;
+	void *table;
+	u64 *ticks;
+	long err;
+
+	tgid = id >> 32;
+	if (!tgid)
+		return 0; /* the idle task */
+
+	count_stat(r, STAT_TAKEN);
+
+	s = bpf_map_lookup_elem(&scratches, &zero);
+	table = bpf_map_lookup_elem(&counts, &r);
+	if (!s || !table)
+		goto full;
+
+	task = (struct task_struct *)bpf_get_current_task();
+	leader = BPF_CORE_READ(task, group_leader);
+	__builtin_memset(&s->key, 0, sizeof(s->key));
+	s->key.tgid = tgid;
+	s->key.start = BPF_CORE_READ(leader, start_boottime);
+	s->key.exec_id = (u32)BPF_CORE_READ(task, self_exec_id);
+
+	ticks = bpf_map_lookup_elem(&excluded, &tgid);
+	if (ticks && *ticks == s->key.start / NS_PER_TICK) {
+		count_stat(r, STAT_NO_TARGET);
+		return 0;
+	}
+
+	if (want_tid)
+		s->key.tid = (u32)id;
+	if (want_comm)
+		bpf_get_current_comm(s->key.comm, sizeof(s->key.comm));
+
+	mode = mode_of_ctx(ctx);
+	if (want_user && !(BPF_CORE_READ(task, flags) & PF_KTHREAD))
+		user_stack(ctx, s, mode);
+	if (want_kernel && mode == MODE_KERNEL)
+		kernel_stack(ctx, s);
+
+	seen = bpf_map_lookup_elem(table, &s->key);
+	if (seen) {
+		__sync_fetch_and_add(&seen->count, 1);
+		return 0;
+	}
+
+	n = (u32)read_back(s->key.user_len) + read_back(s->key.kernel_len);
+	fresh.count = 1;
+	fresh.chunk = NO_CHUNK;
+	if (n && !keep(r, s, n, &fresh)) {
+		count_stat(r, STAT_STACK_MAP_FULL);
+		return 0;
+	}
+	err = bpf_map_update_elem(table, &s->key, &fresh, BPF_NOEXIST);
+	if (err == -EEXIST) {
+		/* Another CPU was first. */
+		seen = bpf_map_lookup_elem(table, &s->key);
+		if (seen) {
+			__sync_fetch_and_add(&seen->count, 1);
+			return 0;
+		}
+	}
+	if (!err)
+		return 0;
+full:
+	count_stat(r, STAT_COUNTS_MAP_FULL);
+	return 0;
+}
+
+static __always_inline struct process_event *new_event(u32 kind, struct task_struct *leader)
+{
+	struct process_event *e = bpf_ringbuf_reserve(&process_events, sizeof(*e), 0);
+	struct task_struct *parent;
+
+	if (!e) {
+		u32 zero = 0;
+		u64 *lost = bpf_map_lookup_elem(&lost_process_events, &zero);
+
+		if (lost)
+			(*lost)++;
+		return 0;
+	}
+	parent = BPF_CORE_READ(leader, real_parent);
+	e->time = bpf_ktime_get_ns();
+	e->kind = kind;
+	e->tgid = BPF_CORE_READ(leader, tgid);
+	e->start = BPF_CORE_READ(leader, start_boottime);
+	e->exec_id = (u32)BPF_CORE_READ(leader, self_exec_id);
+	e->parent = BPF_CORE_READ(parent, tgid);
+	e->parent_start = BPF_CORE_READ(parent, group_leader, start_boottime);
+	BPF_CORE_READ_STR_INTO(&e->comm, leader, comm);
+	return e;
+}
+
+/* TP_PROTO(struct task_struct *parent, struct task_struct *child) */
+SEC("raw_tp/sched_process_fork")
+int process_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *parent = (struct task_struct *)ctx->args[0];
+	struct task_struct *child = (struct task_struct *)ctx->args[1];
+	struct process_event *e;
+
+	if (BPF_CORE_READ(child, pid) != BPF_CORE_READ(child, tgid))
+		return 0; /* a thread */
+	e = new_event(PROCESS_FORK, child);
+	if (!e)
+		return 0;
+	/* Whose memory it copied; its real parent may be another (CLONE_PARENT). */
+	e->parent = BPF_CORE_READ(parent, tgid);
+	e->parent_start = BPF_CORE_READ(parent, group_leader, start_boottime);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+/* TP_PROTO(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm) */
+SEC("raw_tp/sched_process_exec")
+int process_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	struct process_event *e;
+	u32 tgid = BPF_CORE_READ(task, tgid);
+
+	/* What it was says nothing of what it is now. */
+	bpf_map_delete_elem(&excluded, &tgid);
+	e = new_event(PROCESS_EXEC, task);
+	if (e)
+		bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+/* TP_PROTO(struct task_struct *p, ...) */
+SEC("raw_tp/sched_process_exit")
+int process_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	struct process_event *e;
+
+	if (BPF_CORE_READ(task, signal, live.counter))
+		return 0; /* other threads live on */
+	e = new_event(PROCESS_EXIT, BPF_CORE_READ(task, group_leader));
+	if (e)
+		bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+/* Keeps the shared types in the object's type information, from which their Go
+ * twins are generated. */
+const struct sample_key *type_sample_key __attribute__((unused));
+const struct sample_value *type_sample_value __attribute__((unused));
+const struct process_event *type_process_event __attribute__((unused));
+const enum process_event_kind *type_process_event_kind __attribute__((unused));
+const enum stack_end *type_stack_end __attribute__((unused));
+const enum round_stat *type_round_stat __attribute__((unused));

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * The kernel's types that the programs use, and no more. Every struct carries
+ * preserve_access_index, so that the loader relocates each field access to the
+ * running kernel (CO-RE): the order and the offsets here mean nothing, only the
+ * names and the types of the fields do. Source: include/linux/{sched.h,
+ * mm_types.h,sched/signal.h}, include/uapi/linux/bpf.h, 5.10 to 6.18.
+ */
+#ifndef SPANFLAME_VMLINUX_H
+#define SPANFLAME_VMLINUX_H
+
+typedef unsigned char __u8;
+typedef signed char __s8;
+typedef unsigned short __u16;
+typedef short __s16;
+typedef unsigned int __u32;
+typedef int __s32;
+typedef unsigned long long __u64;
+typedef long long __s64;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __s32 s32;
+typedef __u64 u64;
+typedef __s64 s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef int pid_t;
+typedef _Bool bool;
+enum { false = 0, true = 1 };
+
+/* uapi/linux/bpf.h */
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_QUEUE = 22,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+	BPF_EXIST = 2,
+};
+
+enum {
+	BPF_F_SKIP_FIELD_MASK = 255,
+	BPF_F_USER_STACK = 256,
+};
+
+/* The helpers whose presence is asked for with bpf_core_enum_value_exists. */
+enum bpf_func_id {
+	BPF_FUNC_get_current_task_btf = 158,
+	BPF_FUNC_task_pt_regs = 175,
+};
+
+#if defined(__TARGET_ARCH_x86)
+#include "vmlinux_x86.h"
+#elif defined(__TARGET_ARCH_arm64)
+#include "vmlinux_arm64.h"
+#else
+#error "unknown architecture: build with -D__TARGET_ARCH_x86 or -D__TARGET_ARCH_arm64"
+#endif
+
+/* uapi/linux/bpf_perf_event.h: the context of a perf_event program. Not
+ * relocated: it is the stable interface that the verifier rewrites. */
+struct bpf_perf_event_data {
+	bpf_user_pt_regs_t regs;
+	__u64 sample_period;
+	__u64 addr;
+};
+
+/* uapi/linux/bpf.h: the context of a raw tracepoint. */
+struct bpf_raw_tracepoint_args {
+	__u64 args[0];
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct mm_struct;
+
+struct signal_struct {
+	atomic_t live;
+};
+
+struct task_struct {
+	unsigned int flags;
+	pid_t pid;
+	pid_t tgid;
+	void *stack;
+	struct mm_struct *mm;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	u64 start_boottime;
+	u64 self_exec_id;
+	char comm[16];
+	struct signal_struct *signal;
+};
+
+#pragma clang attribute pop
+
+#endif

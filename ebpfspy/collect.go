@@ -1,0 +1,411 @@
+package ebpfspy
+
+import (
+	"os"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/spanflame/spanflame/bpf"
+	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/internal/stack"
+	"github.com/spanflame/spanflame/sd"
+	"github.com/spanflame/spanflame/symtab"
+)
+
+// Kind tells what a sample counts.
+type Kind uint8
+
+// Kinds of samples.
+const OnCPU Kind = 1
+
+// Sample is a stack of a target, with how often it was seen in a round. It is only
+// valid during the callback; the locations in Stack are not bound to it.
+type Sample struct {
+	Kind   Kind
+	Target *sd.Target
+	PID    sd.PID
+	// Thread is the thread's name, "" unless Options.Threads.
+	Thread string
+	// Stack is the frames, the innermost first: kernel, then user, then markers.
+	Stack []*stack.Location
+	Count uint64 // samples
+	// Period is the time that one sample stands for.
+	Period time.Duration
+	// Start and End are those of the round.
+	Start, End time.Time
+}
+
+// RoundInfo says how a round went.
+type RoundInfo struct {
+	Start    time.Time                `json:"start"`
+	Duration time.Duration            `json:"duration"`
+	Taken    uint64                   `json:"taken"`
+	Profiled uint64                   `json:"profiled"`
+	Dropped  map[ledger.Reason]uint64 `json:"dropped"`
+	Stacks   int                      `json:"stacks"`
+	Spent    time.Duration            `json:"spent"` // from the first read to the last sample
+}
+
+// CollectProfiles ends the round and calls f with each sample of it. The samples
+// count as profiled once f has returned; it must not call the session.
+func (s *Session) CollectProfiles(f func(*Sample)) (RoundInfo, error) {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if !s.running {
+		return RoundInfo{}, ErrStopped
+	}
+	raw, err := s.takeRound()
+	work := s.carried
+	s.carried = nil
+	if raw != nil {
+		work = append(work, raw)
+	}
+	var info RoundInfo
+	begun := time.Now()
+	for _, r := range work {
+		s.deliver(r, f, &info)
+	}
+	info.Spent += time.Since(begun)
+	s.afterRound(&info, work)
+	return info, err
+}
+
+// takeRound ends the current round and reads it. It returns what it could read,
+// with what went wrong. The caller holds life.
+func (s *Session) takeRound() (*rawRound, error) {
+	raw := &rawRound{start: s.started, startMono: s.startNS, period: s.opts.period(), number: s.round}
+	raw.end, raw.endMono = time.Now(), monotonic()
+	old, err := s.count.flip()
+	if err != nil {
+		return nil, err
+	}
+	s.started, s.startNS = raw.end, raw.endMono
+	s.round++
+	s.pump() // all events of the round, before its samples
+	s.mu.Lock()
+	s.table.round = s.round
+	s.mu.Unlock()
+	err = s.count.drain(old, raw)
+	return raw, err
+}
+
+// settleKernel enters what the kernel says it took and dropped, and checks that it
+// adds up to what it counted.
+func (s *Session) settleKernel(raw *rawRound) {
+	st := raw.stats
+	taken := st[bpf.ProfileRoundStatSTAT_TAKEN]
+	dropped := st[bpf.ProfileRoundStatSTAT_NO_TARGET] + st[bpf.ProfileRoundStatSTAT_STACK_MAP_FULL] + st[bpf.ProfileRoundStatSTAT_COUNTS_MAP_FULL]
+	if counted := raw.counted(); counted+dropped != taken {
+		s.metrics.mismatches.Inc()
+		level.Error(s.logger).Log("msg", "the samples of a round do not add up", "taken", taken, "counted", counted, "dropped", dropped)
+		taken = counted + dropped
+	}
+	s.account.In(taken)
+	s.account.Drop(ledger.NoTarget, st[bpf.ProfileRoundStatSTAT_NO_TARGET])
+	s.account.Drop(ledger.StackMapFull, st[bpf.ProfileRoundStatSTAT_STACK_MAP_FULL])
+	s.account.Drop(ledger.CountsMapFull, st[bpf.ProfileRoundStatSTAT_COUNTS_MAP_FULL])
+}
+
+// subject is one program of one process, as a round sees it.
+type subject struct {
+	proc   *process
+	img    *image
+	maps   *mappings
+	target *sd.Target
+	reason ledger.Reason // why its samples are dropped, "" if they are not
+
+	samples, dropped, whole, stacks uint64
+}
+
+type subjectKey struct {
+	id     identity
+	execID uint32
+}
+
+// deliver resolves a round and hands its samples out.
+func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
+	s.settleKernel(raw)
+	if info.Dropped == nil {
+		info.Start, info.Dropped = raw.start, map[ledger.Reason]uint64{}
+	}
+	for r, stat := range map[ledger.Reason]bpf.ProfileRoundStat{
+		ledger.NoTarget:      bpf.ProfileRoundStatSTAT_NO_TARGET,
+		ledger.StackMapFull:  bpf.ProfileRoundStatSTAT_STACK_MAP_FULL,
+		ledger.CountsMapFull: bpf.ProfileRoundStatSTAT_COUNTS_MAP_FULL,
+	} {
+		if n := raw.stats[stat]; n > 0 {
+			info.Dropped[r] += n
+		}
+	}
+	info.Taken += raw.stats[bpf.ProfileRoundStatSTAT_TAKEN]
+	info.Stacks += len(raw.keys)
+	info.Duration += raw.end.Sub(raw.start)
+
+	subjects := s.subjects(raw)
+	sample := Sample{Kind: OnCPU, Period: raw.period, Start: raw.start, End: raw.end}
+	ends := [bpf.ProfileStackEndSTACK_END_MAX]uint64{}
+	var buf []*stack.Location
+	for i := range raw.keys {
+		key, n := &raw.keys[i], raw.values[i].Count
+		sub := subjects[subjectKey{identityOf(key.Tgid, key.Start), key.ExecId}]
+		sub.samples += n
+		reason := sub.reason
+		user, kernel, ok := raw.frames(i)
+		if !ok && reason == "" {
+			reason = ledger.RoundAbandoned
+		}
+		if reason != "" {
+			sub.dropped += n
+			s.account.Drop(reason, n)
+			info.Dropped[reason] += n
+			continue
+		}
+		end := min(key.UserEnd, uint8(bpf.ProfileStackEndSTACK_END_MAX)-1)
+		var cut bool
+		buf, cut = s.resolve(buf[:0], raw, key, sub, user, kernel)
+		if cut {
+			end = uint8(bpf.ProfileStackEndSTACK_BROKEN_CHAIN)
+		}
+		ends[end] += n
+		if end != uint8(bpf.ProfileStackEndSTACK_NONE) {
+			sub.stacks += n
+			if end == uint8(bpf.ProfileStackEndSTACK_WHOLE) {
+				sub.whole += n
+			}
+		}
+		sample.Target, sample.PID, sample.Stack, sample.Count = sub.target, sd.PID(key.Tgid), buf, n
+		sample.Thread = ""
+		if key.Tid != 0 {
+			sample.Thread = commString(key.Comm)
+		}
+		f(&sample)
+		s.account.Out(n)
+		info.Profiled += n
+	}
+	for e, n := range ends {
+		if n > 0 {
+			s.metrics.stackEnds.WithLabelValues(endNames[e]).Add(float64(n))
+		}
+	}
+	s.credit(subjects)
+}
+
+// endNames are the values of the label "end", and what a stack that is not whole
+// is marked with. The order is that of enum stack_end.
+var endNames = [bpf.ProfileStackEndSTACK_END_MAX]string{
+	bpf.ProfileStackEndSTACK_NONE:            "none",
+	bpf.ProfileStackEndSTACK_WHOLE:           "whole",
+	bpf.ProfileStackEndSTACK_TOO_DEEP:        "too_deep",
+	bpf.ProfileStackEndSTACK_BAD_MEMORY:      "bad_memory",
+	bpf.ProfileStackEndSTACK_BROKEN_CHAIN:    "broken_chain",
+	bpf.ProfileStackEndSTACK_UNSUPPORTED_ABI: "unsupported_abi",
+	bpf.ProfileStackEndSTACK_NO_REGISTERS:    "no_registers",
+}
+
+// resolve turns addresses into locations. cut says that a caller's address lies in
+// no code: what looked like a chain of frame pointers was none.
+func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user, kernel []uint64) (_ []*stack.Location, cut bool) {
+	for i, addr := range kernel {
+		if i > 0 {
+			addr-- // the call, not what it returns to
+		}
+		out = append(out, s.locs.kernelCode(addr))
+	}
+	for i, addr := range user {
+		// The innermost address is exact also when the thread is in the kernel: it is
+		// that of the instruction after the system call. Looking it up as it is finds
+		// the function that made the call.
+		at := addr
+		if i > 0 {
+			at--
+		}
+		m, ambiguous := sub.maps.find(at, raw.number)
+		switch {
+		case m == nil && i > 0:
+			cut = true
+		case m == nil:
+			out = append(out, s.locs.noMapping)
+		case ambiguous:
+			out = append(out, s.locs.ambiguous)
+		case m.file == nil:
+			out = append(out, s.locs.anonymous)
+		default:
+			m.file.seen = raw.number
+			out = append(out, s.locs.user(m.file, at-m.start+m.offset, at, s.opener(sub.proc.id.pid, m), root{s.procfs, sub.proc.id.pid}))
+		}
+		if cut {
+			break
+		}
+	}
+	end := bpf.ProfileStackEnd(key.UserEnd)
+	switch {
+	case cut:
+		out = append(out, s.locs.marker(endNames[bpf.ProfileStackEndSTACK_BROKEN_CHAIN]))
+	case end != bpf.ProfileStackEndSTACK_WHOLE && end != bpf.ProfileStackEndSTACK_NONE && end < bpf.ProfileStackEndSTACK_END_MAX:
+		out = append(out, s.locs.marker(endNames[end]))
+	}
+	if s.opts.CommFrame {
+		out = append(out, s.locs.comm(commString(key.Comm)))
+	}
+	if len(out) == 0 {
+		out = append(out, s.locs.noMapping)
+	}
+	return out, cut
+}
+
+// opener opens the file of a mapping: as the process has it mapped, as its path
+// says, or as it was held when it was first seen.
+func (s *Session) opener(pid uint32, m *mapping) symtab.Opener {
+	start, end, path := m.start, m.end, m.file.path
+	held := m.file.held
+	return func() (f *os.File, err error) {
+		if f = held.open(); f != nil {
+			return f, nil
+		}
+		if f, err = openMapped(s.procfs, pid, start, end); err == nil {
+			return f, nil
+		}
+		return root{s.procfs, pid}.Open(path)
+	}
+}
+
+// subjects finds the program of each entry of a round, and its target.
+func (s *Session) subjects(raw *rawRound) map[subjectKey]*subject {
+	subjects := map[subjectKey]*subject{}
+	var unknown []subjectKey
+	s.mu.Lock()
+	for i := range raw.keys {
+		k := subjectKey{identityOf(raw.keys[i].Tgid, raw.keys[i].Start), raw.keys[i].ExecId}
+		if subjects[k] != nil {
+			continue
+		}
+		sub := &subject{}
+		subjects[k] = sub
+		if !s.fill(k, sub) {
+			unknown = append(unknown, k)
+		}
+	}
+	s.mu.Unlock()
+
+	for _, k := range unknown {
+		err := s.scanProcess(k.id.pid)
+		s.mu.Lock()
+		filled := s.fill(k, subjects[k])
+		s.mu.Unlock()
+		switch {
+		case filled:
+		case err != nil:
+			subjects[k].reason = ledger.ProcessGone
+		default:
+			subjects[k].reason = ledger.UnknownProcess
+		}
+	}
+	for _, sub := range subjects {
+		if sub.reason == "" {
+			s.findTarget(sub)
+		}
+	}
+	return subjects
+}
+
+// fill looks a program up in the table. The caller holds mu.
+func (s *Session) fill(k subjectKey, sub *subject) bool {
+	p := s.table.byID[k.id]
+	if p == nil {
+		return false
+	}
+	img := p.imageOf(k.execID)
+	if img == nil {
+		return false
+	}
+	sub.proc, sub.img, sub.maps = p, img, img.maps
+	return true
+}
+
+// findTarget asks for the target of a program, unless the answer is known.
+func (s *Session) findTarget(sub *subject) {
+	s.readFactsOf(sub)
+	s.mu.Lock()
+	img, epoch := sub.img, s.table.epoch
+	facts := img.facts
+	known := img.targetEpoch == epoch
+	sub.target = img.target
+	s.mu.Unlock()
+	if !known {
+		if facts == nil {
+			facts = &sd.Process{PID: sd.PID(sub.proc.id.pid), Start: sub.proc.id.start, Comm: sub.proc.comm, Exe: img.exe, UID: -1}
+		}
+		t, why := s.finder.FindTarget(facts)
+		s.mu.Lock()
+		img.target, img.why, img.targetEpoch = t, why, epoch
+		s.mu.Unlock()
+		sub.target = t
+	}
+	if sub.target == nil {
+		sub.reason = ledger.NoTarget
+	}
+}
+
+// readFactsOf reads /proc for a program that was not yet looked at.
+func (s *Session) readFactsOf(sub *subject) {
+	s.mu.Lock()
+	current := !sub.img.hasRead && sub.proc.exited == 0 && sub.proc.current() == sub.img
+	s.mu.Unlock()
+	if current {
+		s.readFacts(sub.proc)
+	}
+}
+
+// credit adds a round's figures to the processes, and tells the kernel which of
+// them are not to be sampled any more.
+func (s *Session) credit(subjects map[subjectKey]*subject) {
+	type exclusion struct {
+		pid   uint32
+		ticks uint64
+	}
+	var exclude []exclusion
+	s.mu.Lock()
+	for k, sub := range subjects {
+		if sub.proc == nil {
+			continue
+		}
+		sub.proc.samples += sub.samples
+		sub.proc.dropped += sub.dropped
+		sub.proc.whole += sub.whole
+		sub.proc.stacks += sub.stacks
+		if sub.reason == ledger.NoTarget && sub.proc.exited == 0 && sub.proc.current() == sub.img {
+			exclude = append(exclude, exclusion{k.id.pid, uint64(k.id.start)})
+		}
+	}
+	s.mu.Unlock()
+	for _, e := range exclude {
+		if err := s.kern.objs.Excluded.Put(e.pid, e.ticks); err != nil {
+			return // full: they are dropped here, and counted as well
+		}
+	}
+}
+
+// afterRound lets go of what is no longer needed.
+func (s *Session) afterRound(info *RoundInfo, work []*rawRound) {
+	s.metrics.roundSeconds.Observe(info.Spent.Seconds())
+	s.metrics.roundStacks.Set(float64(info.Stacks))
+	s.releaseHeld(s.round - 1)
+	s.symbols.Expire(time.Now())
+	if s.kernel != nil {
+		if err := s.kernel.Refresh(); err != nil {
+			level.Warn(s.logger).Log("msg", "cannot read the kernel's names anew", "err", err)
+		}
+	}
+	s.locs.expire(s.round)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(work) > 0 {
+		s.table.expire(work[0].startMono, work[len(work)-1].endMono)
+	}
+	s.last = *info
+	s.metrics.processes.Set(float64(len(s.table.byID)))
+	s.metrics.files.Set(float64(len(s.table.files)))
+	s.metrics.locations.Set(float64(s.locs.count))
+	s.metrics.processOverflow.Set(float64(s.table.overflow))
+}

@@ -1,0 +1,59 @@
+package ebpfspy
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	lostRecords       prometheus.Counter
+	lostProcessEvents prometheus.Counter
+	repairs           prometheus.Counter
+	mismatches        prometheus.Counter
+	roundSeconds      prometheus.Histogram
+	roundStacks       prometheus.Gauge
+	stackEnds         *prometheus.CounterVec
+	processes         prometheus.Gauge
+	files             prometheus.Gauge
+	locations         prometheus.Gauge
+	processOverflow   prometheus.Gauge
+	mapBytes          prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	const ns = "spanflame_session_"
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: ns + name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: ns + name, Help: help})
+	}
+	m := &metrics{
+		lostRecords:       counter("lost_mapping_records_total", "Mapping records that the perf rings had no room for; /proc was read instead."),
+		lostProcessEvents: counter("lost_process_events_total", "Process events that the ring had no room for; /proc was read instead."),
+		repairs:           counter("repairs_total", "Comparisons of the table of processes with /proc."),
+		mismatches:        counter("accounting_mismatches_total", "Rounds whose counts did not add up to the samples taken."),
+		roundSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: ns + "round_seconds", Help: "Time from the first read of a round to its last sample.",
+			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5},
+		}),
+		roundStacks: gauge("round_stacks", "Distinct stacks of the last round."),
+		stackEnds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: ns + "user_stacks_total", Help: "Samples by how their user stack ended.",
+		}, []string{"end"}),
+		processes:       gauge("processes", "Processes that are followed."),
+		files:           gauge("files", "Executable files that are mapped."),
+		locations:       gauge("locations", "Resolved addresses that are kept."),
+		processOverflow: gauge("process_overflow_total", "Processes that the table had no room for."),
+		mapBytes:        gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{
+		m.lostRecords, m.lostProcessEvents, m.repairs, m.mismatches, m.roundSeconds, m.roundStacks,
+		m.stackEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
+	} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,191 @@
+package ebpfspy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/spanflame/spanflame/bpf"
+)
+
+// rawRound is what the kernel counted in one round.
+type rawRound struct {
+	start, end time.Time
+	startMono  uint64 // CLOCK_MONOTONIC, ns
+	endMono    uint64
+	period     time.Duration // that one sample stands for
+	number     uint64
+
+	keys   []bpf.ProfileSampleKey
+	values []bpf.ProfileSampleValue
+	words  map[uint32][]uint64 // chunks that a value points into
+
+	stats [bpf.ProfileRoundStatSTAT_MAX]uint64
+}
+
+// frames returns the user and kernel frames of entry i, innermost first. An entry
+// whose place is not within what was read has none.
+func (r *rawRound) frames(i int) (user, kernel []uint64, ok bool) {
+	key, val := &r.keys[i], &r.values[i]
+	nu, nk := int(key.UserLen), int(key.KernelLen)
+	if nu+nk == 0 {
+		return nil, nil, true
+	}
+	chunk := r.words[val.Chunk]
+	from := int(val.Word)
+	if from+nu+nk > len(chunk) {
+		return nil, nil, false
+	}
+	return chunk[from : from+nu], chunk[from+nu : from+nu+nk], true
+}
+
+// counted is the sum of all counts.
+func (r *rawRound) counted() uint64 {
+	var n uint64
+	for i := range r.values {
+		n += r.values[i].Count
+	}
+	return n
+}
+
+// counter reads and empties the kernel's rounds.
+type counter struct {
+	kern    *kernelSide
+	current uint32
+	keys    []bpf.ProfileSampleKey
+	values  []bpf.ProfileSampleValue
+}
+
+// flip lets the kernel fill the other round and returns the number of the one that
+// it is done with.
+func (c *counter) flip() (uint32, error) {
+	old := c.current
+	next := 1 - old
+	if err := c.kern.objs.CurrentRound.Set(next); err != nil {
+		return 0, fmt.Errorf("flip the round: %w", err)
+	}
+	c.current = next
+	// An update of a map of maps returns after an RCU grace period, so that all
+	// programs that may have seen the old value have ended (kernel/bpf/syscall.c,
+	// maybe_wait_bpf_programs; Linux 4.20). The update itself changes nothing.
+	if err := c.kern.objs.Counts.Update(old, c.kern.inner[old], ebpf.UpdateAny); err != nil {
+		return 0, fmt.Errorf("wait for the programs of the old round: %w", err)
+	}
+	return old, nil
+}
+
+// drain reads a round and empties it. On an error what was read so far is
+// returned, and the rest is still emptied.
+func (c *counter) drain(r uint32, out *rawRound) error {
+	var errs []error
+	if err := c.drainCounts(r, out); err != nil {
+		errs = append(errs, err)
+	}
+	ids, err := c.readChunks(r, out)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.kern.resetArena(r, ids); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.takeStats(r, out); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+const batch = 4096
+
+func (c *counter) drainCounts(r uint32, out *rawRound) error {
+	m := c.kern.inner[r]
+	if c.keys == nil {
+		c.keys = make([]bpf.ProfileSampleKey, batch)
+		c.values = make([]bpf.ProfileSampleValue, batch)
+	}
+	var cursor ebpf.MapBatchCursor
+	size := batch
+	for {
+		n, err := m.BatchLookupAndDelete(&cursor, c.keys[:size], c.values[:size], nil)
+		out.keys = append(out.keys, c.keys[:n]...)
+		out.values = append(out.values, c.values[:n]...)
+		switch {
+		case err == nil:
+		case errors.Is(err, ebpf.ErrKeyNotExist):
+			return nil // the end
+		case errors.Is(err, unix.ENOSPC) && size < 1<<20:
+			// A bucket of the table holds more entries than fit.
+			size *= 2
+			c.keys = make([]bpf.ProfileSampleKey, size)
+			c.values = make([]bpf.ProfileSampleValue, size)
+		default:
+			return fmt.Errorf("read the counts: %w", err)
+		}
+	}
+}
+
+// readChunks reads the chunks that entries point into, and returns all that the
+// round has taken from the free ones.
+func (c *counter) readChunks(r uint32, out *rawRound) ([]uint32, error) {
+	out.words = map[uint32][]uint64{}
+	lo := r * uint32(c.kern.chunks)
+	hi := lo + uint32(c.kern.chunks)
+	used := map[uint32]int{}
+	for i := range out.keys {
+		id := out.values[i].Chunk
+		if id < lo || id >= hi {
+			continue
+		}
+		end := int(out.values[i].Word) + int(out.keys[i].UserLen) + int(out.keys[i].KernelLen)
+		used[id] = max(used[id], end)
+	}
+	var firstErr error
+	var chunk bpf.ProfileChunk
+	for id, n := range used {
+		if n > chunkWords {
+			n = chunkWords
+		}
+		if err := c.kern.objs.Arena.Lookup(id, &chunk); err != nil {
+			if firstErr == nil {
+				firstErr = fmt.Errorf("read chunk %d of the arena: %w", id, err)
+			}
+			continue
+		}
+		words := make([]uint64, n)
+		copy(words, chunk.Words[:n])
+		out.words[id] = words
+	}
+
+	// What is not free has been taken, whether an entry points into it or not.
+	free := c.kern.objs.FreeChunks0
+	if r == 1 {
+		free = c.kern.objs.FreeChunks1
+	}
+	var id uint32
+	for {
+		if err := free.LookupAndDelete(nil, &id); err != nil {
+			break
+		}
+	}
+	return c.kern.allChunks(r), firstErr
+}
+
+// takeStats reads the round's counters and sets them to zero.
+func (c *counter) takeStats(r uint32, out *rawRound) error {
+	var perCPU []bpf.ProfileRoundStats
+	if err := c.kern.objs.Stats.Lookup(r, &perCPU); err != nil {
+		return fmt.Errorf("read the counters of the round: %w", err)
+	}
+	for i := range perCPU {
+		for j, n := range perCPU[i].N {
+			out.stats[j] += n
+		}
+		perCPU[i] = bpf.ProfileRoundStats{}
+	}
+	if err := c.kern.objs.Stats.Put(r, perCPU); err != nil {
+		return fmt.Errorf("reset the counters of the round: %w", err)
+	}
+	return nil
+}

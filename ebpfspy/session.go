@@ -1,0 +1,336 @@
+package ebpfspy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/sd"
+	"github.com/spanflame/spanflame/symtab"
+)
+
+// TargetFinder says which target a process belongs to, or why to none. The same
+// target is the same pointer. It must be safe for concurrent use.
+type TargetFinder interface {
+	FindTarget(p *sd.Process) (t *sd.Target, why string)
+}
+
+// ErrStopped is returned by a session that is not running.
+var ErrStopped = errors.New("the session is not running")
+
+// Session samples the host. Make it with NewSession. All methods are safe for
+// concurrent use, in any order.
+type Session struct {
+	logger  log.Logger
+	finder  TargetFinder
+	account *ledger.Account
+	metrics *metrics
+	procfs  string
+
+	// life serializes Start, Stop, Update and CollectProfiles. It is the outermost
+	// lock and is held over I/O: it guards the order of these calls, not data that
+	// others need.
+	life    sync.Mutex
+	running bool
+	opts    Options
+	count   counter
+	carried []*rawRound // rounds that an Update ended
+	symbols *symtab.Cache
+	kernel  *symtab.Kernel
+	locs    *locations
+	round   uint64
+	started time.Time // of the current round
+	startNS uint64
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	waiter  *waiter
+
+	// pumpMu guards the kernel side's rings and events; it is taken before mu.
+	pumpMu     sync.Mutex
+	kern       *kernelSide
+	pending    []timed
+	lostEvents uint64
+	lost       atomic.Bool
+
+	mu    sync.Mutex // guards the rest; never held over I/O or a callback
+	table *table
+	held  int
+	last  RoundInfo
+}
+
+// NewSession makes a session that is not yet running. The registerer may be nil.
+func NewSession(logger log.Logger, reg prometheus.Registerer, account *ledger.Account, finder TargetFinder, opts Options) (*Session, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("options of the session: %w", err)
+	}
+	m, err := newMetrics(reg)
+	if err != nil {
+		return nil, fmt.Errorf("register the session's metrics: %w", err)
+	}
+	return &Session{
+		logger: logger, finder: finder, account: account, metrics: m, procfs: opts.ProcFS, opts: opts,
+		symbols: symtab.NewCache(logger, reg, opts.Symbols),
+		table:   newTable(opts.MaxProcesses),
+	}, nil
+}
+
+// Start loads and attaches the kernel programs, reads /proc and begins to sample.
+// If a step fails, all that was opened is closed again and the error is a
+// *StartError. Requires CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, and Linux 5.10.
+func (s *Session) Start() (err error) {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.running {
+		return errors.New("the session is running already")
+	}
+	kern, err := openKernelSide(s.logger, s.opts)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.shut())
+		}
+	}()
+	s.setKern(kern)
+	if s.waiter, err = newWaiter(); err != nil {
+		return startError("wait for the kernel's events", err)
+	}
+	if err := s.waiter.watch(kern); err != nil {
+		return startError("watch the kernel's events", err)
+	}
+	if s.kernel == nil {
+		// Without them kernel frames have no names; that stops nothing.
+		if s.kernel, err = symtab.LoadKernel(s.logger, s.opts.Symbols); err != nil {
+			level.Warn(s.logger).Log("msg", "the kernel's functions will have no names", "err", err)
+			s.kernel = nil
+		}
+	}
+	s.locs = newLocations(s.opts.Unknown, s.symbols, s.kernel)
+	if err := s.scan(); err != nil {
+		return startError("read the processes", err)
+	}
+	s.pump()
+	if err := kern.enable(); err != nil {
+		return startError("start the sampler", err)
+	}
+	s.started, s.startNS = time.Now(), monotonic()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.wg.Add(1)
+	go s.pumpLoop(ctx)
+	s.running = true
+	s.updateMapBytes()
+	return nil
+}
+
+func (s *Session) setKern(k *kernelSide) {
+	s.pumpMu.Lock()
+	s.kern = k
+	s.pending = nil
+	s.lostEvents = 0
+	s.pumpMu.Unlock()
+	s.count = counter{kern: k}
+}
+
+// Stop ends sampling and closes everything. Samples of the round that had begun
+// are dropped and counted: call CollectProfiles before to have them. It is
+// idempotent; the session may be started again.
+func (s *Session) Stop() error {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if !s.running {
+		return nil
+	}
+	s.running = false
+	s.pumpMu.Lock()
+	err := s.kern.closeClocks()
+	s.pumpMu.Unlock()
+	if raw, rerr := s.takeRound(); raw != nil {
+		s.carried = append(s.carried, raw)
+		err = errors.Join(err, rerr)
+	}
+	for _, raw := range s.carried {
+		s.abandon(raw)
+	}
+	s.carried = nil
+	return errors.Join(err, s.shut())
+}
+
+// abandon counts the samples of a round that nobody will have.
+func (s *Session) abandon(raw *rawRound) {
+	s.settleKernel(raw)
+	s.account.Drop(ledger.RoundAbandoned, raw.counted())
+}
+
+// shut closes what Start opened, in whatever state it is.
+func (s *Session) shut() error {
+	if s.cancel != nil {
+		s.cancel()
+		s.cancel = nil
+	}
+	if s.waiter != nil {
+		s.waiter.wake()
+	}
+	s.wg.Wait()
+	if s.waiter != nil {
+		s.waiter.close()
+		s.waiter = nil
+	}
+	s.pumpMu.Lock()
+	var err error
+	if s.kern != nil {
+		err = s.kern.close()
+		s.kern = nil
+	}
+	s.pending = nil
+	s.pumpMu.Unlock()
+	s.mu.Lock()
+	for _, f := range s.table.files {
+		f.held.close()
+	}
+	s.held = 0
+	s.table = newTable(s.opts.MaxProcesses)
+	s.mu.Unlock()
+	return err
+}
+
+// Update changes the options of a session, running or not: what it says is what
+// runs when it returns. A round that had begun under another frequency or with
+// other maps is ended and kept for the next CollectProfiles, so that no sample is
+// lost. On an error the session goes on as before.
+func (s *Session) Update(opts Options) error {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return fmt.Errorf("options of the session: %w", err)
+	}
+	s.life.Lock()
+	defer s.life.Unlock()
+	old := s.opts
+	if s.running {
+		if err := s.updateRunning(opts); err != nil {
+			return err
+		}
+	}
+	s.opts = opts
+	if opts.Symbols.Demangle != old.Symbols.Demangle || opts.Symbols.Inline != old.Symbols.Inline || opts.Symbols.MaxBytes != old.Symbols.MaxBytes {
+		s.symbols.SetOptions(opts.Symbols)
+	}
+	if s.running {
+		s.locs.reset()
+		s.locs.style = opts.Unknown
+	}
+	s.mu.Lock()
+	s.table.max = opts.MaxProcesses
+	s.mu.Unlock()
+	return nil
+}
+
+// maxCarried bounds the rounds that updates can leave behind.
+const maxCarried = 4
+
+func (s *Session) updateRunning(opts Options) error {
+	if len(s.carried) >= maxCarried {
+		return errors.New("too many updates within one round: try again after the next")
+	}
+	if s.opts.sameKernelSide(opts) {
+		if opts.Frequency == s.opts.Frequency {
+			return s.kern.setVariables(opts)
+		}
+		s.pumpMu.Lock()
+		err := s.kern.closeClocks()
+		s.pumpMu.Unlock()
+		if err != nil {
+			return err
+		}
+		raw, err := s.takeRound() // at the old frequency
+		if raw != nil {
+			s.carried = append(s.carried, raw)
+		}
+		s.pumpMu.Lock()
+		defer s.pumpMu.Unlock()
+		return errors.Join(err, s.kern.setVariables(opts), s.kern.reopenClocks(opts))
+	}
+
+	next, err := openKernelSide(s.logger, opts)
+	if err != nil {
+		return err
+	}
+	s.pumpMu.Lock()
+	old := s.kern
+	err = old.closeClocks()
+	s.pumpMu.Unlock()
+	s.pump()
+	raw, rerr := s.takeRound()
+	if raw != nil {
+		s.carried = append(s.carried, raw)
+	}
+	s.setKern(next)
+	err = errors.Join(err, rerr, old.close(), s.waiter.watch(next), next.enable())
+	s.started, s.startNS = time.Now(), monotonic()
+	s.updateMapBytes()
+	s.lost.Store(true) // events between the two: compare with /proc
+	s.waiter.wake()
+	return err
+}
+
+// UpdateTargets looks up the target of every process anew, for what is known of
+// targets has changed.
+func (s *Session) UpdateTargets() {
+	s.pumpMu.Lock()
+	defer s.pumpMu.Unlock()
+	s.mu.Lock()
+	s.table.epoch++
+	s.mu.Unlock()
+	if s.kern != nil {
+		s.kern.clearExcluded()
+	}
+}
+
+// Scale is the time that one sample stands for.
+func (s *Session) Scale() time.Duration {
+	s.life.Lock()
+	defer s.life.Unlock()
+	return s.opts.period()
+}
+
+// clearExcluded lets the kernel count all processes again.
+func (k *kernelSide) clearExcluded() {
+	var pid uint32
+	var ticks uint64
+	var pids []uint32
+	it := k.objs.Excluded.Iterate()
+	for it.Next(&pid, &ticks) {
+		pids = append(pids, pid)
+	}
+	for _, p := range pids {
+		_ = k.objs.Excluded.Delete(p) // an exec may have been faster
+	}
+}
+
+func (s *Session) updateMapBytes() {
+	var n uint64
+	add := func(m *ebpf.Map) {
+		if info, err := m.Info(); err == nil {
+			if b, ok := info.Memlock(); ok {
+				n += b
+			}
+		}
+	}
+	o := s.kern.objs
+	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, s.kern.inner[0], s.kern.inner[1]} {
+		add(m)
+	}
+	s.metrics.mapBytes.Set(float64(n))
+}

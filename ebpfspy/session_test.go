@@ -1,0 +1,410 @@
+package ebpfspy
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/go-kit/log"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/sd"
+)
+
+// everything makes every process part of one target.
+type everything struct{ t *sd.Target }
+
+func (e everything) FindTarget(*sd.Process) (*sd.Target, string) { return e.t, "" }
+
+func allTargets() everything {
+	return everything{&sd.Target{Labels: labels.FromStrings("service_name", "all")}}
+}
+
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("the kernel's programs need root")
+	}
+}
+
+func newTestSession(t testing.TB, finder TargetFinder, opts Options) (*Session, *ledger.Account) {
+	t.Helper()
+	needRoot(t)
+	account := ledger.New().Session()
+	s, err := NewSession(log.NewLogfmtLogger(testWriter{t}), nil, account, finder, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+	})
+	return s, account
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+func start(t testing.TB, s *Session) {
+	t.Helper()
+	if err := s.Start(); err != nil {
+		var se *StartError
+		if errors.As(err, &se) && se.VerifierLog != "" {
+			t.Log(se.VerifierLog)
+		}
+		t.Fatal(err)
+	}
+}
+
+// burn keeps a CPU busy in this process.
+func burn(d time.Duration) (n int) {
+	for end := time.Now().Add(d); time.Now().Before(end); n++ {
+		for i := 0; i < 1000; i++ {
+			n ^= i
+		}
+	}
+	return n
+}
+
+func TestSessionSamplesThisProcess(t *testing.T) {
+	s, account := newTestSession(t, allTargets(), Options{})
+	start(t, s)
+	burn(2 * time.Second)
+	var own, all uint64
+	info, err := s.CollectProfiles(func(sm *Sample) {
+		all += sm.Count
+		if sm.PID == sd.PID(os.Getpid()) {
+			own += sm.Count
+		}
+		if len(sm.Stack) == 0 {
+			t.Error("a sample without a frame")
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Two seconds of one thread; the rest of the test process takes little.
+	if want := uint64(2 * DefaultFrequency); own < want*85/100 || own > want*115/100 {
+		t.Errorf("samples of this process = %d, want about %d", own, want)
+	}
+	b := account.Balance()
+	if b.In != all+b.Lost() || b.Out != all || info.Taken != b.In || info.Profiled != all {
+		t.Errorf("balance %+v, delivered %d, info %+v", b, all, info)
+	}
+	if b.Pending() != 0 {
+		t.Errorf("pending = %d", b.Pending())
+	}
+}
+
+// bpfObjects counts the programs, maps and links of the kernel.
+func bpfObjects(t *testing.T) (n int) {
+	t.Helper()
+	for id, err := ebpf.ProgramGetNextID(0); err == nil; id, err = ebpf.ProgramGetNextID(id) {
+		n++
+	}
+	for id, err := ebpf.MapGetNextID(0); err == nil; id, err = ebpf.MapGetNextID(id) {
+		n++
+	}
+	return n
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+func TestSessionLeavesNothingBehind(t *testing.T) {
+	s, _ := newTestSession(t, allTargets(), Options{})
+	start(t, s) // what is opened once and kept (BTF, kernel names) is open now
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	goroutines, files, objects := runtime.NumGoroutine(), openFiles(t), bpfObjects(t)
+	for i := 0; i < 5; i++ {
+		start(t, s)
+		if i%2 == 0 {
+			if _, err := s.CollectProfiles(func(*Sample) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Stop(); err != nil {
+			t.Fatalf("second Stop: %v", err)
+		}
+	}
+	// The kernel frees programs and maps after a grace period.
+	deadline := time.Now().Add(5 * time.Second)
+	for time.Now().Before(deadline) && bpfObjects(t) > objects {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("goroutines: %d before, %d after", goroutines, n)
+	}
+	if n := openFiles(t); n > files {
+		t.Errorf("descriptors: %d before, %d after", files, n)
+	}
+	if n := bpfObjects(t); n > objects {
+		t.Errorf("BPF programs and maps: %d before, %d after", objects, n)
+	}
+}
+
+func TestSessionFromManyGoroutines(t *testing.T) {
+	s, account := newTestSession(t, allTargets(), Options{})
+	var wg sync.WaitGroup
+	run := func(f func(i int)) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := 0; i < 12; i++ {
+				f(i)
+			}
+		}()
+	}
+	run(func(int) {
+		if err := s.Start(); err == nil {
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	run(func(int) {
+		time.Sleep(30 * time.Millisecond)
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	run(func(int) {
+		if _, err := s.CollectProfiles(func(*Sample) {}); err != nil && !errors.Is(err, ErrStopped) {
+			t.Error(err)
+		}
+	})
+	run(func(i int) {
+		if err := s.Update(Options{Frequency: 97 + i%2, Threads: i%3 == 0}); err != nil && !strings.Contains(err.Error(), "too many updates") {
+			t.Error(err)
+		}
+	})
+	run(func(int) { s.UpdateTargets(); _ = s.DebugInfo(); _ = s.Scale() })
+	wg.Wait()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if p := account.Balance().Pending(); p != 0 {
+		t.Errorf("pending = %d after Stop, %+v", p, account.Balance())
+	}
+}
+
+func TestUpdateChangesWhatRuns(t *testing.T) {
+	s, account := newTestSession(t, allTargets(), Options{Frequency: 50})
+	start(t, s)
+	burn(time.Second)
+	if err := s.Update(Options{Frequency: 500, Threads: true}); err != nil {
+		t.Fatal(err)
+	}
+	if s.Scale() != 2*time.Millisecond {
+		t.Errorf("Scale = %v", s.Scale())
+	}
+	burn(time.Second)
+	if err := s.Update(Options{Frequency: 500, MaxStacks: 2048, DisableKernel: true}); err != nil {
+		t.Fatal(err)
+	}
+	burn(time.Second)
+	samples, busy := map[time.Duration]uint64{}, map[time.Duration]time.Duration{}
+	if _, err := s.CollectProfiles(func(sm *Sample) {
+		if sm.PID == sd.PID(os.Getpid()) {
+			samples[sm.Period] += sm.Count
+			busy[sm.Period] += time.Duration(sm.Count) * sm.Period
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// One second at 50 Hz, two at 500 Hz: each sample stands for its own period.
+	if n := samples[20*time.Millisecond]; n < 40 || n > 60 {
+		t.Errorf("samples at 50 Hz = %d", n)
+	}
+	if n := samples[2*time.Millisecond]; n < 850 || n > 1150 {
+		t.Errorf("samples at 500 Hz = %d", n)
+	}
+	if total := busy[20*time.Millisecond] + busy[2*time.Millisecond]; total < 2600*time.Millisecond || total > 3400*time.Millisecond {
+		t.Errorf("busy for %v, want 3 s", total)
+	}
+	if p := account.Balance().Pending(); p != 0 {
+		t.Errorf("pending = %d", p)
+	}
+}
+
+// Four programs that are gone before the round ends are profiled like any other.
+func TestShortLivedProcesses(t *testing.T) {
+	s, account := newTestSession(t, allTargets(), Options{})
+	start(t, s)
+	pids := map[sd.PID]uint64{}
+	for i := 0; i < 4; i++ {
+		cmd := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done")
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		pids[sd.PID(cmd.ProcessState.Pid())] = 0
+	}
+	inShell := 0
+	if _, err := s.CollectProfiles(func(sm *Sample) {
+		if _, ok := pids[sm.PID]; !ok {
+			return
+		}
+		pids[sm.PID] += sm.Count
+		for _, l := range sm.Stack {
+			if l.Mapping != nil && strings.Contains(l.Mapping.File, "sh") {
+				inShell++
+				break
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for pid, n := range pids {
+		if n < 3 {
+			t.Errorf("process %d: %d samples", pid, n)
+		}
+	}
+	if inShell == 0 {
+		t.Error("no frame of the shell's file")
+	}
+	b := account.Balance()
+	if lost := b.Dropped[ledger.ProcessGone] + b.Dropped[ledger.UnknownProcess]; lost*100 > b.In {
+		t.Errorf("lost %d of %d: %+v", lost, b.In, b.Dropped)
+	}
+}
+
+// A program is told apart from the one that its process ran before.
+func TestExecWithinARound(t *testing.T) {
+	s, _ := newTestSession(t, allTargets(), Options{})
+	start(t, s)
+	script := "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exec perl -e 'my $i=0; while ($i < 6000000) { $i++ }'"
+	cmd := exec.Command("/bin/sh", "-c", script)
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	pid := sd.PID(cmd.ProcessState.Pid())
+	files := map[string]uint64{}
+	if _, err := s.CollectProfiles(func(sm *Sample) {
+		if sm.PID != pid {
+			return
+		}
+		for _, l := range sm.Stack {
+			if l.Mapping != nil && strings.HasPrefix(l.Mapping.File, "/") {
+				files[l.Mapping.File] += sm.Count
+				return
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var sh, perl bool
+	for f := range files {
+		sh = sh || strings.HasSuffix(f, "/dash") || strings.HasSuffix(f, "/bash")
+		perl = perl || strings.Contains(f, "perl")
+	}
+	if !sh || !perl {
+		t.Errorf("files = %v, want those of both programs", files)
+	}
+}
+
+type noTargets struct{ calls map[sd.PID]int }
+
+func (n noTargets) FindTarget(p *sd.Process) (*sd.Target, string) {
+	n.calls[p.PID]++
+	return nil, "none in this test"
+}
+
+func TestProcessesWithoutTarget(t *testing.T) {
+	finder := noTargets{map[sd.PID]int{}}
+	s, account := newTestSession(t, finder, Options{})
+	start(t, s)
+	for i := 0; i < 2; i++ {
+		burn(500 * time.Millisecond)
+		if _, err := s.CollectProfiles(func(*Sample) { t.Error("a sample without a target") }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := account.Balance()
+	if b.In == 0 || b.Dropped[ledger.NoTarget] == 0 || b.Pending() != 0 {
+		t.Errorf("balance = %+v", b)
+	}
+	if n := finder.calls[sd.PID(os.Getpid())]; n != 1 {
+		t.Errorf("asked %d times for this process, want once", n)
+	}
+	var pid uint32
+	var ticks uint64
+	n := 0
+	for it := s.kern.objs.Excluded.Iterate(); it.Next(&pid, &ticks); n++ {
+	}
+	if n == 0 {
+		t.Error("the kernel was not told")
+	}
+	s.UpdateTargets()
+	n = 0
+	for it := s.kern.objs.Excluded.Iterate(); it.Next(&pid, &ticks); n++ {
+	}
+	if n != 0 {
+		t.Errorf("%d processes are still excluded after UpdateTargets", n)
+	}
+}
+
+func TestStartFailsWhole(t *testing.T) {
+	needRoot(t)
+	s, _ := newTestSession(t, allTargets(), Options{ProcFS: t.TempDir() + "/none"})
+	files, objects := openFiles(t), bpfObjects(t)
+	err := s.Start()
+	var se *StartError
+	if !errors.As(err, &se) || se.Step != "read the processes" {
+		t.Fatalf("Start = %v, want the failed step", err)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for time.Now().Before(deadline) && bpfObjects(t) > objects {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if n := openFiles(t); n > files+2 { // the runtime's own poller
+		t.Errorf("descriptors: %d before, %d after", files, n)
+	}
+	if n := bpfObjects(t); n > objects {
+		t.Errorf("BPF objects: %d before, %d after", objects, n)
+	}
+	if _, err := s.CollectProfiles(func(*Sample) {}); !errors.Is(err, ErrStopped) {
+		t.Errorf("CollectProfiles = %v", err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, tc := range []struct {
+		opts Options
+		want string
+	}{
+		{Options{Frequency: 1001}, "frequency is 1001, want 1 to 1000"},
+		{Options{Unknown: "x"}, "style of unknown symbols"},
+		{Options{SidebandBytes: 100_000}, "a power of two"},
+		{Options{ArenaBytes: 1}, "arena bytes"},
+	} {
+		_, err := NewSession(log.NewNopLogger(), nil, nil, nil, tc.opts)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: %v, want %q", tc.opts, err, tc.want)
+		}
+	}
+	if _, err := (Options{}).withDefaults(); err != nil {
+		t.Errorf("the zero value: %v", err)
+	}
+}
