@@ -76,6 +76,16 @@ type kernelSide struct {
 type clock struct {
 	event *perfevent.Event
 	link  link.Link // nil where the program is attached by ioctl
+	count uint64    // of the event when it was last looked at
+}
+
+// stopped says whether a clock that was enabled has stood still since it was last
+// asked. So it does once its CPU has been offline, even if that is back.
+func (c *clock) stopped() bool {
+	n, err := c.event.Count()
+	still := err != nil || n == c.count && n != 0
+	c.count = n
+	return still
 }
 
 func (c *clock) close() error {
@@ -249,6 +259,22 @@ func (k *kernelSide) followProcesses() error {
 	}
 	k.ring = ring
 	return nil
+}
+
+// reviveCPUs closes the events of CPUs that were offline for so short a time that
+// nobody noticed; syncCPUs opens them anew.
+func (k *kernelSide) reviveCPUs() {
+	for cpu, c := range k.clocks {
+		if !c.stopped() {
+			continue
+		}
+		level.Info(k.logger).Log("msg", "the sampler of a CPU has stopped; opening it anew", "cpu", cpu)
+		delete(k.clocks, cpu)
+		if err := c.close(); err != nil {
+			level.Warn(k.logger).Log("msg", "cannot close the sampler of a CPU", "cpu", cpu, "err", err)
+		}
+	}
+	k.dropSidebands()
 }
 
 // syncCPUs opens events on the CPUs that have come online and closes those of the

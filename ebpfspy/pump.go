@@ -270,9 +270,11 @@ func (s *Session) scanProcess(pid uint32) error {
 		return err
 	}
 	maps, err := readMaps(s.procfs, pid)
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrPermission) {
 		return err
 	}
+	// A process whose mappings may not be read is profiled all the same: its frames
+	// in the kernel are known, those of its own are not.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.table.scanned(facts, maps, at)
@@ -320,6 +322,8 @@ func (s *Session) followCPUs() {
 		return
 	}
 	before := len(s.kern.clocks)
+	s.kern.reviveCPUs()
+	revived := len(s.kern.clocks) != before
 	err := s.kern.syncCPUs()
 	if err == nil {
 		err = s.kern.enable()
@@ -327,7 +331,10 @@ func (s *Session) followCPUs() {
 	if err != nil {
 		level.Warn(s.logger).Log("msg", "cannot follow a change of the online CPUs; trying again", "err", err)
 	}
-	if n := len(s.kern.clocks); n != before {
+	if revived {
+		s.lost.Store(true) // records of the time between
+	}
+	if n := len(s.kern.clocks); n != before || revived {
 		level.Info(s.logger).Log("msg", "the online CPUs changed", "before", before, "now", n)
 		if err := s.waiter.watch(s.kern); err != nil {
 			level.Warn(s.logger).Log("msg", "cannot watch the events of a new CPU; they are polled", "err", err)

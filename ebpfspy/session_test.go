@@ -408,3 +408,67 @@ func TestOptions(t *testing.T) {
 		t.Errorf("the zero value: %v", err)
 	}
 }
+
+// A CPU that goes and comes back is sampled again.
+func TestCPUHotplug(t *testing.T) {
+	needRoot(t)
+	const online = "/sys/devices/system/cpu/cpu1/online"
+	if err := os.WriteFile(online, []byte("1"), 0); err != nil {
+		t.Skipf("CPU 1 cannot be switched: %v", err)
+	}
+	s, account := newTestSession(t, allTargets(), Options{})
+	start(t, s)
+	sw := func(v string, want int) {
+		t.Helper()
+		if err := os.WriteFile(online, []byte(v), 0); err != nil {
+			t.Skipf("CPU 1 cannot be switched: %v", err)
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		for {
+			s.pumpMu.Lock()
+			n := len(s.kern.clocks)
+			s.pumpMu.Unlock()
+			if n == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d samplers, want %d", n, want)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	all := len(s.kern.clocks)
+	t.Cleanup(func() { _ = os.WriteFile(online, []byte("1"), 0) })
+	sw("0", all-1)
+	sw("1", all)
+	// Once more, too fast to be noticed.
+	for _, v := range []string{"0", "1"} {
+		if err := os.WriteFile(online, []byte(v), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(2*cpuInterval + 500*time.Millisecond)
+	if _, err := s.CollectProfiles(func(*Sample) {}); err != nil {
+		t.Fatal(err)
+	}
+	// A burner that may run on CPU 1 alone.
+	cmd := exec.Command("taskset", "-c", "1", "/bin/sh", "-c", "i=0; while [ $i -lt 600000 ]; do i=$((i+1)); done")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	var n uint64
+	if _, err := s.CollectProfiles(func(sm *Sample) {
+		if sm.PID == sd.PID(cmd.ProcessState.Pid()) {
+			n += sm.Count
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	busy := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	if want := busy.Seconds() * DefaultFrequency; float64(n) < want*0.7 {
+		t.Errorf("%d samples on the CPU that came back, want about %.0f", n, want)
+	}
+	if p := account.Balance().Pending(); p != 0 {
+		t.Errorf("pending = %d", p)
+	}
+}

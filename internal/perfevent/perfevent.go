@@ -11,6 +11,7 @@
 package perfevent
 
 import (
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -68,6 +69,16 @@ func (e *Event) ioctl(what string, req uint, value int) error {
 		return fmt.Errorf("%s the perf event on CPU %d: %w", what, e.cpu, err)
 	}
 	return nil
+}
+
+// Count reads the event: for a clock, the nanoseconds that it has run.
+func (e *Event) Count() (uint64, error) {
+	var b [8]byte
+	n, err := unix.Read(e.fd, b[:])
+	if err != nil || n != len(b) {
+		return 0, fmt.Errorf("read the perf event on CPU %d (%d bytes): %w", e.cpu, n, err)
+	}
+	return binary.NativeEndian.Uint64(b[:]), nil
 }
 
 // Close is idempotent.
