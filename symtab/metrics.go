@@ -1,0 +1,59 @@
+package symtab
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics of a cache.
+type metrics struct {
+	loads   *prometheus.CounterVec
+	seconds prometheus.Counter
+	evicted *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
+	m := &metrics{
+		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "spanflame_symtab_loads_total", Help: "Files whose names were read, by result.",
+		}, []string{"result"}),
+		seconds: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "spanflame_symtab_load_seconds_total", Help: "Time spent reading the names of files.",
+		}),
+		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "spanflame_symtab_evictions_total", Help: "Symbol tables that were forgotten, by reason.",
+		}, []string{"reason"}),
+	}
+	for _, v := range []string{"ok", "nameless", "error"} {
+		m.loads.WithLabelValues(v)
+	}
+	for _, v := range []string{"age", "bytes", "files", "changed"} {
+		m.evicted.WithLabelValues(v)
+	}
+	if reg == nil {
+		return m
+	}
+	m.loads = register(reg, m.loads)
+	m.seconds = register(reg, m.seconds)
+	m.evicted = register(reg, m.evicted)
+	register(reg, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spanflame_symtab_tables", Help: "Files whose names are held.",
+	}, func() float64 { return float64(c.Stats().Tables) }))
+	register(reg, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spanflame_symtab_bytes", Help: "Memory of symbol tables and names.",
+	}, func() float64 { return float64(c.Stats().Bytes) }))
+	return m
+}
+
+// register registers a collector, or takes the one that an earlier cache registered.
+func register[T prometheus.Collector](reg prometheus.Registerer, col T) T {
+	err := reg.Register(col)
+	var already prometheus.AlreadyRegisteredError
+	if errors.As(err, &already) {
+		if old, ok := already.ExistingCollector.(T); ok {
+			return old
+		}
+	}
+	return col
+}

@@ -1,0 +1,281 @@
+package symtab
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/spanflame/spanflame/internal/elffile"
+)
+
+var errClosed = errors.New("the cache is closed")
+
+// Module is a mapped file. It is safe for concurrent use, and may be kept for as
+// long as the caller likes: when its table has been evicted, the next question
+// brings it back.
+type Module struct {
+	cache *Cache
+	key   moduleKey
+	path  string
+	open  atomic.Pointer[source]
+	used  atomic.Int64 // unix nanoseconds, as coarse as the rounds
+	state atomic.Pointer[state]
+
+	mu      sync.Mutex // guards loading
+	loading *load      // the load under way; nil if there is none
+}
+
+// load is a file being read. st is set before done is closed.
+type load struct {
+	done chan struct{}
+	st   *state
+}
+
+// source is where the bytes of a module come from.
+type source struct {
+	open Opener
+	root Root
+	vdso bool
+}
+
+// state is what was read of a file. It does not change, but for its caches.
+type state struct {
+	err       error
+	retry     time.Time // when to read the file again; zero for never
+	layout    layout
+	resolvers []resolver
+	handles   []*handle
+	buildID   string
+	isGo      bool
+}
+
+// Frames returns the functions at an offset in the file, the innermost inlined one
+// first; nil if they are not known. For a return address, the caller passes an
+// offset inside the call instruction (the address less one). The slice is shared and
+// must not be changed.
+func (m *Module) Frames(off FileOffset) []Frame {
+	// A file that is replaced while it is asked is read anew, once.
+	for range 2 {
+		st := m.ready()
+		p, ok := st.layout.ofOffset(off)
+		if !ok {
+			return nil
+		}
+		fr, err := st.frames(p)
+		if err == nil {
+			return fr
+		}
+		if !errors.Is(err, errStale) {
+			return nil
+		}
+		m.cache.forget(m, st)
+	}
+	return nil
+}
+
+func (st *state) frames(p position) ([]Frame, error) {
+	for _, r := range st.resolvers {
+		fr, err := r.frames(p)
+		if fr != nil || err != nil {
+			return fr, err
+		}
+	}
+	return nil, nil
+}
+
+// Path is the file's path, as the mapping has it.
+func (m *Module) Path() string { return m.path }
+
+// BuildID is the GNU build id in hexadecimal, or else Go's, or "".
+func (m *Module) BuildID() string { return m.ready().buildID }
+
+// IsGo says whether the file has a function table of Go.
+func (m *Module) IsGo() bool { return m.ready().isGo }
+
+// HasFunctions says whether the file has function names.
+func (m *Module) HasFunctions() bool { return len(m.ready().resolvers) > 0 }
+
+// Err says why there are no names, or why some are missing: it wraps ErrNoSymbols,
+// ErrReplaced, ErrNoFile, ErrTableTooBig, an error of internal/elffile, or that of
+// the opener.
+func (m *Module) Err() error { return m.ready().err }
+
+// ready returns the module's state and loads it if there is none.
+func (m *Module) ready() *state {
+	if now := m.cache.clock.Load(); m.used.Load() != now {
+		m.used.Store(now)
+	}
+	st := m.state.Load()
+	if st != nil && (st.retry.IsZero() || time.Now().Before(st.retry)) {
+		return st
+	}
+	return m.load(st)
+}
+
+// load reads the file in the place of an old state, or waits for another goroutine
+// that does.
+func (m *Module) load(old *state) *state {
+	m.mu.Lock()
+	if l := m.loading; l != nil {
+		m.mu.Unlock()
+		<-l.done
+		return l.st
+	}
+	if st := m.state.Load(); st != nil && st != old {
+		m.mu.Unlock()
+		return st // another goroutine was faster
+	}
+	l := &load{done: make(chan struct{})}
+	m.loading = l
+	m.mu.Unlock()
+
+	if old != nil {
+		m.cache.forget(m, old)
+	}
+	l.st = m.cache.adopt(m, m.read())
+
+	m.mu.Lock()
+	m.loading = nil
+	m.mu.Unlock()
+	close(l.done)
+	return l.st
+}
+
+// read opens and reads the file. It always returns a state.
+func (m *Module) read() *state {
+	c := m.cache
+	l := <-c.loads
+	if l == nil {
+		l = newLoader()
+	}
+	start := time.Now()
+	c.mu.Lock()
+	opts := c.opts
+	c.mu.Unlock()
+	st := &state{}
+	if err := st.read(m, l, &opts); err != nil {
+		st.err = fmt.Errorf("names of %s: %w", m.path, err)
+	}
+	if len(st.resolvers) == 0 && !errors.Is(st.err, ErrNoSymbols) {
+		st.close()
+		st.handles, st.retry = nil, start.Add(retryAfter)
+	}
+	if l.scratch() > maxScratch {
+		l = nil
+	}
+	c.loads <- l
+
+	c.metrics.seconds.Add(time.Since(start).Seconds())
+	result := "ok"
+	switch {
+	case st.err != nil && errors.Is(st.err, ErrNoSymbols):
+		result = "nameless"
+	case st.err != nil:
+		result = "error"
+		level.Debug(c.logger).Log("msg", "names of a file could not be read, or not all", "file", m.path, "err", st.err)
+	}
+	c.metrics.loads.WithLabelValues(result).Inc()
+	return st
+}
+
+// read fills the state. If the error is not nil, there may still be resolvers.
+func (st *state) read(m *Module, l *loader, opts *Options) error {
+	src := m.open.Load()
+	main, err := st.openFile(m, src)
+	if err != nil {
+		return err
+	}
+	if st.layout, err = newLayout(main.file); err != nil {
+		return err
+	}
+	st.buildID = main.file.BuildID()
+
+	table := &symbolTable{cache: m.cache, main: main, path: m.path, root: src.root, layout: st.layout, opts: opts}
+	golang, goErr := newGoTable(main, st.layout, opts, &m.cache.frames)
+	var symErr error
+	if golang != nil {
+		// The functions of Go are in their own table. The symbols are read only
+		// when code is asked for that is not in it: C code, under cgo.
+		st.isGo = true
+		st.resolvers = append(st.resolvers, golang, table)
+	} else if symErr = table.load(l); table.count() > 0 {
+		st.resolvers = append(st.resolvers, table)
+	} else {
+		table.close()
+	}
+	if main.handle != nil {
+		if err := main.handle.fresh(); err != nil { // it changed while it was read
+			st.close()
+			st.resolvers = nil
+			return err
+		}
+	}
+	if err := errors.Join(goErr, symErr); err != nil {
+		return err
+	}
+	if len(st.resolvers) == 0 {
+		return ErrNoSymbols
+	}
+	return nil
+}
+
+// openFile opens the module's file and checks that it is the mapped one.
+func (st *state) openFile(m *Module, src *source) (elfSymbols, error) {
+	if src.vdso {
+		f, err := ownVDSO()
+		return elfSymbols{file: f}, err
+	}
+	if src.open == nil {
+		return elfSymbols{}, ErrNoFile
+	}
+	file, err := src.open()
+	if err != nil {
+		return elfSymbols{}, fmt.Errorf("open: %w", err)
+	}
+	if file == nil {
+		return elfSymbols{}, ErrNoFile
+	}
+	h, err := newHandle(file)
+	if err != nil {
+		return elfSymbols{}, err
+	}
+	st.handles = append(st.handles, h)
+	// The device is not compared: on btrfs and overlayfs the one that stat tells is
+	// not the one that mappings tell.
+	if m.key.id.Ino != 0 && h.id.ino != m.key.id.Ino {
+		return elfSymbols{}, fmt.Errorf("%w: inode %d, mapped %d", ErrReplaced, h.id.ino, m.key.id.Ino)
+	}
+	f, err := elffile.Open(h, h.id.size)
+	return elfSymbols{file: f, handle: h}, err
+}
+
+// changed says whether the content of a file has changed since it was read.
+func (st *state) changed() bool {
+	for _, h := range st.handles {
+		if h.fresh() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (st *state) bytes() int64 {
+	sum := int64(512)
+	for _, r := range st.resolvers {
+		sum += r.bytes()
+	}
+	return sum
+}
+
+func (st *state) close() {
+	for _, r := range st.resolvers {
+		r.close()
+	}
+	for _, h := range st.handles {
+		h.close()
+	}
+}
