@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -449,5 +452,120 @@ func TestSameRegistryTwice(t *testing.T) {
 			p.Push([]*profile.Profile{testProfile("s", 1, 1)})
 			_ = p.Stop(context.Background())
 		}
+	}
+}
+
+func TestCheckRedirect(t *testing.T) {
+	req := func(method, url string) *http.Request {
+		r, err := http.NewRequest(method, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, tt := range []struct {
+		from, to, method string
+		via              int
+		follow           bool
+	}{
+		{"http://x:4040/a", "http://x:4040/b", "POST", 1, true},
+		{"http://x/a", "https://x/a", "POST", 1, true},
+		{"http://x:80/a", "https://x:8443/a", "POST", 1, true},
+		{"http://x/a", "http://x/b", "POST", maxRedirects, false},
+		{"http://x/a", "http://x/b", "GET", 1, false},
+		{"https://x/a", "http://x/a", "POST", 1, false},
+		{"http://x/a", "http://x:81/a", "POST", 1, false},
+		{"http://x/a", "http://y/a", "POST", 1, false},
+		{"http://x/a", "https://x.evil/a", "POST", 1, false},
+	} {
+		via := make([]*http.Request, tt.via)
+		for i := range via {
+			via[i] = req("POST", tt.from)
+		}
+		if got := checkRedirect(req(tt.method, tt.to), via) == nil; got != tt.follow {
+			t.Errorf("%s → %s %s after %d: followed %v, want %v", tt.from, tt.method, tt.to, tt.via, got, tt.follow)
+		}
+	}
+}
+
+// TestServerThatDoesNotRead: the request itself gets stuck, not the answer.
+func TestServerThatDoesNotRead(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	conns.Add(1)
+	go func() {
+		defer conns.Done()
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+		}
+	}()
+	defer func() { _ = ln.Close(); conns.Wait() }()
+	r := start(t, fast(), Endpoint{Name: "a", URL: "http://" + ln.Addr().String(), Timeout: 200 * time.Millisecond})
+	r.Push([]*profile.Profile{testProfile("s", 3, 12<<20)})
+	waitFor(t, "two time-outs", func() bool {
+		return testutil.ToFloat64(r.metrics.requests.WithLabelValues("a", "timeout")) >= 2
+	})
+	if s := r.only(t); s.QueueSamples != 3 || !strings.HasPrefix(s.LastError, "timeout") {
+		t.Errorf("status = %+v", s)
+	}
+	_ = r.stop(0)
+}
+
+func FuzzURL(f *testing.F) {
+	for _, s := range []string{"http://x", "https://joe:pw@x:1/y/ingest", "http://[::1]:4040/%2F", "x", "http://x/push.v1.PusherService/Push"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ep, err := Endpoint{URL: s}.normalise()
+		if err != nil {
+			return
+		}
+		if strings.Contains(strings.SplitN(strings.TrimPrefix(strings.TrimPrefix(ep.URL, "https://"), "http://"), "/", 2)[0], "@") {
+			t.Errorf("%q: user information in %q", s, ep.URL)
+		}
+		again, err := Endpoint{URL: ep.URL}.normalise()
+		if err != nil {
+			t.Fatalf("%q became %q, which is refused: %v", s, ep.URL, err)
+		}
+		// One end of the URL is removed, not the ends that were behind it.
+		if len(again.URL) > len(ep.URL) {
+			t.Errorf("%q became %q and then %q", s, ep.URL, again.URL)
+		}
+	})
+}
+
+// BenchmarkPush is the cost of a profile from Push to its delivery, the fake
+// server's included.
+func BenchmarkPush(b *testing.B) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		ok(w)
+	}))
+	defer srv.Close()
+	led := ledger.New()
+	p, err := New(nil, nil, led, []Endpoint{{Name: "a", URL: srv.URL}}, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { _ = p.Run(ctx) }()
+	prof := []*profile.Profile{testProfile("s", 1, 20_000)}
+	b.ReportAllocs()
+	for b.Loop() {
+		p.Push(prof)
+		for p.Status()[0].QueueProfiles >= DefaultWorkers {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	if err := p.Stop(context.Background()); err != nil {
+		b.Fatal(err)
 	}
 }

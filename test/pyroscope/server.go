@@ -16,6 +16,7 @@ import (
 	"github.com/grafana/dskit/kv"
 	"github.com/grafana/dskit/ring"
 	"github.com/grafana/dskit/services"
+	"github.com/opentracing/opentracing-go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -110,9 +111,10 @@ func newServer(o options, addr *net.TCPAddr, logger log.Logger) (*server, error)
 
 	s := &server{logger: logger, mux: http.NewServeMux(), ring: rng, ing: ing, dist: dist}
 	handler := append(connectapi.DefaultHandlerOptions(), auth)
-	s.mux.Handle(pushv1connect.NewPusherServiceHandler(dist, handler...))
+	path, pusher := pushv1connect.NewPusherServiceHandler(dist, handler...)
+	s.mux.Handle(path, withSpan(pusher))
 	s.mux.Handle(ingesterv1connect.NewIngesterServiceHandler(ing, handler...))
-	s.mux.Handle("/ingest", ingestTenant(o.tenants, pyroscope.NewPyroscopeIngestHandler(dist, logger)))
+	s.mux.Handle("/ingest", ingestTenant(o.tenants, withSpan(pyroscope.NewPyroscopeIngestHandler(dist, logger))))
 	s.mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	s.mux.HandleFunc("/ready", s.serveReady)
 	registerQueries(s.mux, "http://"+addr.String(), auth)
@@ -131,6 +133,16 @@ func ingestTenant(tenants bool, next http.Handler) http.Handler {
 				return
 			}
 		}
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// withSpan puts a (no-op) tracing span into the request's context. In the full
+// server a middleware does that, and the distributor's client panics without it.
+func withSpan(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		span, ctx := opentracing.StartSpanFromContext(r.Context(), r.URL.Path)
+		defer span.Finish()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
