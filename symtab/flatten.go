@@ -6,7 +6,8 @@ import "math/bits"
 type candidate struct {
 	start, size uint32
 	name        uint32
-	rank        uint32 // rankLocal … rankGlobal
+	rank        uint16 // rankZero … rankGlobal
+	source      uint16 // number of the symbol table
 }
 
 const (
@@ -22,20 +23,29 @@ const (
 //
 // Where symbols overlap, the one that starts closest before an address names it. Of
 // those that start at the same address: global before weak before local, the larger
-// one, the one with fewer leading underscores, the one that came first.
+// one, the one of the table that was read first. Those of one table that are equal in
+// all this are aliases: which name is used is decided when it is first read.
 type flattener struct {
 	cands    []candidate // functions
 	fallback []candidate // used where no function covers: no type, or no size
 	keys     []uint64
 	spare    []uint64
+	ordered  []candidate
 	out      []span
-	open     []interval
 	weak     []span
-
-	// plainer says whether the first name is to be preferred of two symbols that are
-	// otherwise equal. It may be nil.
-	plainer func(a, b uint32) bool
+	open     []interval
+	aliases  []alias
 }
+
+// alias is a choice of two names, each a name or again a choice.
+type alias struct{ a, b uint32 }
+
+const (
+	// aliasBit marks a reference to a choice. String tables are kept below it.
+	aliasBit = 1 << 31
+	// maxAliases bounds the names that an address can be given.
+	maxAliases = 8
+)
 
 // interval is a symbol that is not passed yet.
 type interval struct {
@@ -44,33 +54,36 @@ type interval struct {
 }
 
 func (f *flattener) reset() {
-	f.cands, f.fallback, f.plainer = f.cands[:0], f.fallback[:0], nil
+	f.cands, f.fallback, f.aliases = f.cands[:0], f.fallback[:0], f.aliases[:0]
 }
 
 // table makes the table of all candidates.
 func (f *flattener) table() *table {
 	f.out = f.flatten(f.cands, f.out[:0])
-	if len(f.fallback) == 0 {
-		return newTable(f.out)
+	spans := f.out
+	if len(f.fallback) > 0 {
+		f.weak = f.flatten(f.fallback, f.weak[:0])
+		spans = fillGaps(f.out, f.weak)
 	}
-	f.weak = f.flatten(f.fallback, f.weak[:0])
-	return newTable(fillGaps(f.out, f.weak))
+	t := newTable(spans)
+	t.aliases = append([]alias(nil), f.aliases...)
+	return t
 }
 
 // flatten appends disjoint ranges to out.
 func (f *flattener) flatten(cands []candidate, out []span) []span {
-	keys := f.sorted(cands)
+	cands = f.sorted(cands)
 	f.open = f.open[:0]
 	pos := uint64(0)
-	for i := 0; i < len(keys); {
-		start := keys[i] >> 32
-		out = f.advance(out, pos, start)
-		pos = start
+	for i := 0; i < len(cands); {
+		start := cands[i].start
+		out = f.advance(out, pos, uint64(start))
+		pos = uint64(start)
 		j := i + 1
-		for j < len(keys) && keys[j]>>32 == start {
+		for j < len(cands) && cands[j].start == start {
 			j++
 		}
-		f.pushGroup(cands, keys[i:j])
+		f.pushGroup(cands[i:j])
 		i = j
 	}
 	return f.advance(out, pos, 1<<32)
@@ -97,36 +110,35 @@ func (f *flattener) advance(out []span, pos, to uint64) []span {
 
 // pushGroup opens the symbols that start at one address, the best on top. One that
 // is worse and no longer than a better one would never be seen.
-func (f *flattener) pushGroup(cands []candidate, keys []uint64) {
-	if len(keys) == 1 {
-		c := &cands[uint32(keys[0])]
+func (f *flattener) pushGroup(group []candidate) {
+	if len(group) == 1 {
+		c := &group[0]
 		f.open = append(f.open, interval{uint64(c.start) + uint64(c.size), c.name})
 		return
 	}
 	base := len(f.open)
-	reach := uint64(0)
-	used := 0
-	for used < len(keys) {
+	reach := uint32(0) // the size of the longest that was chosen
+	for len(f.open)-base < maxPerAddress {
 		// Choose the best of those that reach further than all chosen so far.
-		best := -1
-		for k, key := range keys {
-			c := &cands[uint32(key)]
-			if uint64(c.start)+uint64(c.size) <= reach {
-				continue
-			}
-			if best < 0 || f.better(c, &cands[uint32(keys[best])]) {
-				best = k
+		best := (*candidate)(nil)
+		name, aliases := uint32(0), 0
+		for k := range group {
+			c := &group[k]
+			switch {
+			case c.size <= reach:
+			case best == nil || c.rank > best.rank || c.rank == best.rank && c.size > best.size:
+				best, name, aliases = c, c.name, 1
+			case c.rank == best.rank && c.size == best.size && c.source == best.source && aliases < maxAliases:
+				f.aliases = append(f.aliases, alias{name, c.name})
+				name = aliasBit | uint32(len(f.aliases)-1)
+				aliases++
 			}
 		}
-		if best < 0 {
+		if best == nil {
 			break
 		}
-		c := &cands[uint32(keys[best])]
-		reach = uint64(c.start) + uint64(c.size)
-		f.open = append(f.open, interval{reach, c.name})
-		if used++; used == maxPerAddress {
-			break
-		}
+		reach = best.size
+		f.open = append(f.open, interval{uint64(best.start) + uint64(reach), name})
 	}
 	// The best was found first and belongs on top.
 	for a, b := base, len(f.open)-1; a < b; a, b = a+1, b-1 {
@@ -138,20 +150,9 @@ func (f *flattener) pushGroup(cands []candidate, keys []uint64) {
 // hostile table cannot make the choice quadratic.
 const maxPerAddress = 8
 
-// better says whether a, which comes after b in the file, is to be preferred.
-func (f *flattener) better(a, b *candidate) bool {
-	if a.rank != b.rank {
-		return a.rank > b.rank
-	}
-	if a.size != b.size {
-		return a.size > b.size
-	}
-	return f.plainer != nil && f.plainer(a.name, b.name)
-}
-
-// sorted returns start<<32|index of the candidates in order of start, those with
-// the same start in the order of the candidates.
-func (f *flattener) sorted(cands []candidate) []uint64 {
+// sorted returns the candidates in order of their start; those with the same start
+// keep their order.
+func (f *flattener) sorted(cands []candidate) []candidate {
 	f.keys = f.keys[:0]
 	inOrder := true
 	top := uint32(0)
@@ -162,7 +163,7 @@ func (f *flattener) sorted(cands []candidate) []uint64 {
 		f.keys = append(f.keys, uint64(s)<<32|uint64(i))
 	}
 	if inOrder {
-		return f.keys
+		return cands
 	}
 	if cap(f.spare) < len(f.keys) {
 		f.spare = make([]uint64, len(f.keys), cap(f.keys))
@@ -174,7 +175,15 @@ func (f *flattener) sorted(cands []candidate) []uint64 {
 		from, to = to, from
 	}
 	f.keys, f.spare = from, to
-	return from
+	// Gathered in a loop of its own, the reads from all over memory overlap.
+	if cap(f.ordered) < len(from) {
+		f.ordered = make([]candidate, len(from))
+	}
+	f.ordered = f.ordered[:len(from)]
+	for i, k := range from {
+		f.ordered[i] = cands[uint32(k)]
+	}
+	return f.ordered
 }
 
 const radixBits = 11

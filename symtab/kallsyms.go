@@ -40,7 +40,7 @@ type moduleRun struct {
 }
 
 const (
-	namesPerBlock    = 128
+	namesPerBlock    = 256
 	maxKernelRegions = 1024
 	maxKernelNames   = 16 << 20 // bytes of names kept as strings
 )
@@ -103,35 +103,45 @@ func (s *kernelSymbol) function() bool {
 	return s.kind == 't' || s.kind == 'T' || s.kind == 'w' || s.kind == 'W'
 }
 
-// kernelReader collects the lines of /proc/kallsyms.
+// kernelReader reads the lines of /proc/kallsyms and packs the functions. The kernel
+// lists its own symbols in order of address; they are packed as they come. Those of
+// modules and BPF programs are in no order; they are sorted and packed at the end.
 type kernelReader struct {
+	pack      *kernelPacker
+	streaming bool
+	last      uint64 // highest address that was packed as it came
 	symbols   []kernelSymbol
-	text      []byte // the names
+	text      []byte // names of symbols
 	modules   []string
 	moduleNum map[string]uint16
 	lastName  string
 	lastNum   uint16
+	lines     int
 	nonzero   bool
+	err       error
 }
+
+// errInterleaved says that modules lie among the kernel's own symbols, so that all
+// must be sorted.
+var errInterleaved = errors.New("symbols of modules among those of the kernel")
 
 // readKallsyms reads /proc/kallsyms. Format: proc(5): address, type as of nm(1),
 // name, and in brackets the module. While a piece is parsed, the next one is read:
-// the kernel takes longer to print the list than it takes to read it.
-func readKallsyms(in io.Reader, ends map[string]moduleRange) (*kernelNames, error) {
-	r := &kernelReader{
-		symbols: make([]kernelSymbol, 0, 1<<17), text: make([]byte, 0, 3<<20),
-		modules: []string{""}, moduleNum: map[string]uint16{"": 0},
-	}
+// the kernel takes longer to print the list than it takes to parse it. The error is
+// errInterleaved only if inOrder is set; then it is to be read again without.
+func readKallsyms(in io.Reader, ends map[string]moduleRange, inOrder bool) (*kernelNames, error) {
+	r := &kernelReader{streaming: inOrder, modules: []string{""}, moduleNum: map[string]uint16{"": 0}}
+	r.pack = newKernelPacker(ends)
 	if err := r.readAll(in); err != nil {
 		return nil, err
 	}
-	if len(r.symbols) == 0 {
+	if r.lines == 0 {
 		return nil, fmt.Errorf("no symbols: %w", elffile.ErrCorrupt)
 	}
 	if !r.nonzero {
 		return nil, ErrKernelRestricted
 	}
-	return r.pack(ends)
+	return r.finish()
 }
 
 // piece is what one read or several of them gave.
@@ -184,19 +194,21 @@ func (r *kernelReader) parsePieces(full <-chan piece, free chan<- []byte) error 
 			}
 			rest = append(rest, b[:end+1]...)
 			b = b[end+1:]
-			r.lines(rest)
+			r.parse(rest)
 			rest = rest[:0]
 		}
 		end := bytes.LastIndexByte(b, '\n') + 1
-		r.lines(b[:end])
+		r.parse(b[:end])
 		rest = append(rest, b[end:]...)
 		switch {
 		case errors.Is(p.err, io.EOF) || errors.Is(p.err, io.ErrUnexpectedEOF):
-			r.lines(append(rest, '\n'))
-			return nil
+			r.parse(append(rest, '\n'))
+			return r.err
 		case p.err != nil:
 			return p.err
-		case total > maxKallsyms || len(r.symbols) > maxKernelSymbols:
+		case r.err != nil:
+			return r.err
+		case total > maxKallsyms || r.lines > maxKernelSymbols:
 			return fmt.Errorf("list of symbols: %w", elffile.ErrTooLarge)
 		}
 		free <- p.b[:cap(p.b)]
@@ -204,8 +216,8 @@ func (r *kernelReader) parsePieces(full <-chan piece, free chan<- []byte) error 
 	return nil
 }
 
-// lines parses whole lines.
-func (r *kernelReader) lines(b []byte) {
+// parse parses whole lines.
+func (r *kernelReader) parse(b []byte) {
 	for len(b) > 0 {
 		// address, blank, type, blank
 		i, addr := 0, uint64(0)
@@ -236,8 +248,9 @@ func (r *kernelReader) lines(b []byte) {
 	}
 }
 
-// line adds a symbol.
+// line takes a symbol.
 func (r *kernelReader) line(addr uint64, kind byte, name []byte) {
+	r.lines++
 	if addr != 0 {
 		r.nonzero = true
 	}
@@ -250,18 +263,30 @@ func (r *kernelReader) line(addr uint64, kind byte, name []byte) {
 	}
 	// Addresses in the lower half are offsets (per-CPU data), and names with $ are
 	// marks of the assembler.
-	if addr>>63 == 0 && addr != 0 || len(name) == 0 || len(name) > 1024 || name[0] == '$' {
+	if addr>>63 == 0 || len(name) == 0 || len(name) > maxKernelName || name[0] == '$' {
 		return
 	}
-	s := kernelSymbol{addr: addr, kind: kind, module: module, name: uint32(len(r.text)), length: uint16(len(name))}
-	if s.function() && endMarks[string(name)] {
+	s := kernelSymbol{addr: addr, kind: kind, module: module, length: uint16(len(name))}
+	if name[0] == '_' && s.function() && endMarks[string(name)] {
 		s.kind = endMark
 	}
+	if r.streaming && module == 0 && addr >= r.last {
+		r.last = addr
+		if err := r.pack.next(&s, name); err != nil && r.err == nil {
+			r.err = err
+		}
+		return
+	}
 	if s.function() {
-		r.text = append(append(r.text, name...), 0)
+		s.name = uint32(len(r.text))
+		r.text = append(r.text, name...)
+	} else {
+		s.length = 0
 	}
 	r.symbols = append(r.symbols, s)
 }
+
+const maxKernelName = 1024 // the kernel's own limit is 512
 
 // endMark is the kind of symbols that stand behind the last byte of a section.
 const endMark = 'e'
@@ -277,145 +302,38 @@ func (r *kernelReader) module(name []byte) uint16 {
 	if !ok && len(r.modules) < 1<<16-1 {
 		num = uint16(len(r.modules))
 		r.modules = append(r.modules, string(name))
+		r.pack.ends = append(r.pack.ends, r.pack.byName[string(name)])
 		r.moduleNum[string(name)] = num
 	}
 	r.lastName, r.lastNum = string(name), num
 	return num
 }
 
-// nameOf is the name of a function.
-func (r *kernelReader) nameOf(s *kernelSymbol) []byte {
-	return r.text[s.name : s.name+uint32(s.length)]
-}
-
-// better says whether a names its address better than b: global before weak before
-// local, then fewer leading underscores ("_text" and "_stext" begin with one), then
-// the first.
-func (r *kernelReader) better(a, b *kernelSymbol) bool {
-	rank := func(s *kernelSymbol) int { return bytes.IndexByte([]byte("twWT"), s.kind) }
-	if x, y := rank(a), rank(b); x != y {
-		return x > y
-	}
-	under := func(s *kernelSymbol) int { n := r.nameOf(s); return len(n) - len(bytes.TrimLeft(n, "_")) }
-	return under(a) < under(b)
-}
-
-// pack sorts the symbols, chooses one for each address, and packs them.
-func (r *kernelReader) pack(ends map[string]moduleRange) (*kernelNames, error) {
-	byAddr := func(a, b kernelSymbol) int { return cmp.Compare(a.addr, b.addr) }
-	if !slices.IsSortedFunc(r.symbols, byAddr) {
-		slices.SortStableFunc(r.symbols, byAddr)
-	}
-	n := &kernelNames{modules: r.modules}
-	n.cache.budget = &budget{}
-	n.cache.budget.limit.Store(maxKernelNames)
-	p := &kernelPacker{out: n, scratch: make([]byte, 0, 8<<10)}
-	n.blocks = make([]byte, 0, len(r.text)/2)
-	syms := r.symbols
-	for i := 0; i < len(syms); {
-		best := -1
-		j := i
-		for ; j < len(syms) && syms[j].addr == syms[i].addr; j++ {
-			if syms[j].function() && (best < 0 || r.better(&syms[j], &syms[best])) {
-				best = j
-			}
-		}
-		if best >= 0 && syms[i].addr != 0 {
-			next := (*kernelSymbol)(nil)
-			if j < len(syms) {
-				next = &syms[j]
-			}
-			size := r.size(&syms[best], next, ends)
-			if err := p.add(&syms[best], size, r.nameOf(&syms[best])); err != nil {
+// finish packs what was not packed as it came.
+func (r *kernelReader) finish() (*kernelNames, error) {
+	slices.SortStableFunc(r.symbols, func(a, b kernelSymbol) int { return cmp.Compare(a.addr, b.addr) })
+	p := r.pack
+	if n := len(r.symbols); n > 0 && p.started {
+		switch {
+		case r.symbols[n-1].addr < p.lowest: // the modules lie below the kernel
+			if err := p.flush(nil); err != nil {
 				return nil, err
 			}
+			p.endRegion()
+		case r.symbols[0].addr <= r.last:
+			return nil, errInterleaved
 		}
-		i = j
+	}
+	for i := range r.symbols {
+		s := &r.symbols[i]
+		if err := p.next(s, r.text[s.name:s.name+uint32(s.length)]); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.flush(nil); err != nil {
+		return nil, err
 	}
 	p.finish()
-	return n, nil
-}
-
-const kernelPage = 4096
-
-// size is how far a function reaches: to the next symbol, but not into another
-// module nor over a gap where code ends.
-func (r *kernelReader) size(s, next *kernelSymbol, ends map[string]moduleRange) uint32 {
-	const maxFunction = 1 << 20
-	end := s.addr + maxFunction + 1
-	if next != nil {
-		end = min(end, next.addr)
-	}
-	if m, ok := ends[r.modules[s.module]]; ok && s.addr >= m.start && s.addr-m.start < m.size {
-		end = min(end, m.start+m.size)
-	}
-	foreign := next == nil || next.module != s.module
-	if end-s.addr > maxFunction || foreign && end-s.addr > kernelPage {
-		// The last function before a gap ends in the page that it begins in, as far
-		// as one can tell.
-		end = s.addr&^(kernelPage-1) + kernelPage
-	}
-	return uint32(end - s.addr)
-}
-
-// kernelPacker fills a kernelNames in order of address.
-type kernelPacker struct {
-	out     *kernelNames
-	spans   []span
-	base    uint64
-	scratch []byte
-	packed  []byte
-}
-
-func (p *kernelPacker) add(s *kernelSymbol, size uint32, name []byte) error {
-	n := p.out
-	if len(p.spans) == 0 || s.addr-p.base > 1<<32-1<<21 {
-		p.endRegion()
-		if len(n.regions) == maxKernelRegions {
-			return fmt.Errorf("symbols all over the address space: %w", elffile.ErrTooLarge)
-		}
-		p.base = s.addr
-	}
-	if len(n.runs) == 0 || n.runs[len(n.runs)-1].module != s.module {
-		n.runs = append(n.runs, moduleRun{uint32(n.count), s.module})
-	}
-	p.spans = append(p.spans, span{start: uint32(s.addr - p.base), size: size})
-	p.scratch = append(append(p.scratch, name...), 0)
-	n.count++
-	if n.count%namesPerBlock == 0 {
-		p.endBlock()
-	}
-	return nil
-}
-
-func (p *kernelPacker) endBlock() {
-	if len(p.scratch) == 0 {
-		return
-	}
-	n := p.out
-	n.blockAt = append(n.blockAt, uint32(len(n.blocks)))
-	if need := s2.MaxEncodedLen(len(p.scratch)); cap(p.packed) < need {
-		p.packed = make([]byte, need)
-	}
-	n.blocks = append(n.blocks, s2.Encode(p.packed[:cap(p.packed)], p.scratch)...)
-	p.scratch = p.scratch[:0]
-}
-
-func (p *kernelPacker) endRegion() {
-	if len(p.spans) == 0 {
-		return
-	}
-	n := p.out
-	t := newTable(p.spans)
-	t.names = nil // a name is found by the number of its function
-	n.regions = append(n.regions, kernelRegion{p.base, n.count - len(p.spans), t})
-	p.spans = p.spans[:0]
-}
-
-func (p *kernelPacker) finish() {
-	p.endRegion()
-	p.endBlock()
-	n := p.out
-	n.blockAt = append(n.blockAt, uint32(len(n.blocks)))
-	n.blocks, n.blockAt, n.runs = slices.Clip(slices.Clone(n.blocks)), slices.Clone(n.blockAt), slices.Clone(n.runs)
+	p.out.modules = r.modules
+	return p.out, nil
 }

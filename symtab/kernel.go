@@ -105,12 +105,10 @@ func (k *Kernel) Bytes() int64 { return k.cur.Load().bytes() }
 func (k *Kernel) reload(modules uint64) error {
 	path := filepath.Join(k.procfs, "kallsyms")
 	start := time.Now()
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("read the kernel's symbols: %w", err)
+	names, err := readKernel(path, k.procfs, true)
+	if errors.Is(err, errInterleaved) {
+		names, err = readKernel(path, k.procfs, false)
 	}
-	defer func() { _ = f.Close() }() // only read from
-	names, err := readKallsyms(f, moduleEnds(k.procfs))
 	if err != nil {
 		return fmt.Errorf("read the kernel's symbols from %s: %w", path, err)
 	}
@@ -123,6 +121,15 @@ func (k *Kernel) reload(modules uint64) error {
 	level.Debug(k.logger).Log("msg", "read the kernel's symbols", "functions", names.count,
 		"bytes", names.bytes(), "took", time.Since(start))
 	return nil
+}
+
+func readKernel(path, procfs string, inOrder bool) (*kernelNames, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read from
+	return readKallsyms(f, moduleEnds(procfs), inOrder)
 }
 
 // hashModules reads /proc/modules; a kernel without modules has no such file.

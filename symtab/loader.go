@@ -11,9 +11,8 @@ import (
 // loader reads the symbol tables of one file at a time. Its buffers are used again,
 // as they are far larger than what is kept.
 type loader struct {
-	flat  flattener
-	buf   []byte
-	names nameReader
+	flat flattener
+	buf  []byte
 }
 
 // maxScratch is the size over which a loader's buffers are not kept.
@@ -26,7 +25,7 @@ func newLoader() *loader {
 // scratch is about the memory that the loader holds on to.
 func (l *loader) scratch() int {
 	f := &l.flat
-	return 16*(cap(f.cands)+cap(f.fallback)) + 8*(cap(f.keys)+cap(f.spare)) + 12*(cap(f.out)+cap(f.weak)) + cap(l.names.buf)
+	return 16*(cap(f.cands)+cap(f.fallback)) + 8*(cap(f.keys)+cap(f.spare)) + 12*(cap(f.out)+cap(f.weak)) + 16*cap(f.ordered) + 8*cap(f.aliases)
 }
 
 // elfSymbols is a file with symbols. handle is nil if it is in memory.
@@ -42,8 +41,6 @@ type elfSymbols struct {
 func (l *loader) symbols(lay layout, files []elfSymbols, limit int) (*table, *names, error) {
 	l.flat.reset()
 	n := &names{}
-	l.names.names, l.names.have = n, nil
-	l.flat.plainer = l.names.plainer
 	var first error
 	for _, kind := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
 		for _, ef := range files {
@@ -52,9 +49,7 @@ func (l *loader) symbols(lay layout, files []elfSymbols, limit int) (*table, *na
 			}
 		}
 	}
-	t := l.flat.table()
-	l.flat.plainer, l.names.names, l.names.have = nil, nil, nil
-	return t, n, first
+	return l.flat.table(), n, first
 }
 
 // collect adds the functions of one symbol table. Format: System V ABI, "Symbol Table".
@@ -71,6 +66,7 @@ func (l *loader) collect(lay layout, ef elfSymbols, kind elf.SectionType, n *nam
 	if err != nil {
 		return err
 	}
+	source := uint16(len(n.sources))
 	strLen := n.sources[len(n.sources)-1].size
 	thumb := ef.file.Machine == elf.EM_ARM
 	f := &l.flat
@@ -93,7 +89,7 @@ func (l *loader) collect(lay layout, ef elfSymbols, kind elf.SectionType, n *nam
 		if len(f.cands)+len(f.fallback) >= limit {
 			return fmt.Errorf("%d symbols: %w", limit, ErrTableTooBig)
 		}
-		c := candidate{start: at, size: room, name: base + s.Name, rank: rankLocal}
+		c := candidate{start: at, size: room, name: base + s.Name, rank: rankLocal, source: source}
 		if s.Size < uint64(room) {
 			c.size = uint32(s.Size)
 		}

@@ -3,7 +3,7 @@ package symtab
 import (
 	"bytes"
 	"fmt"
-	"math"
+	"strings"
 
 	"github.com/spanflame/spanflame/internal/elffile"
 )
@@ -31,15 +31,15 @@ type nameSource struct {
 // add appends a string table and returns the reference of its offset 0. file is
 // nil if f is in memory; the table is then copied.
 func (n *names) add(f *elffile.File, file *handle, s *elffile.Section) (base uint32, err error) {
-	if n.total+s.Len > math.MaxUint32 {
-		return 0, fmt.Errorf("string tables of 4 GiB: %w", ErrTableTooBig)
+	if s.Len > aliasBit-n.total {
+		return 0, fmt.Errorf("string tables of 2 GiB: %w", ErrTableTooBig)
 	}
 	src := nameSource{base: uint32(n.total), size: uint32(s.Len), in: f, off: s.Off, file: file}
 	if file == nil || s.Compressed() {
 		if src.mem, err = f.Data(s, maxMemoryNames); err != nil {
 			return 0, err
 		}
-		if uint64(len(src.mem)) > uint64(math.MaxUint32)-n.total {
+		if uint64(len(src.mem)) > aliasBit-n.total {
 			return 0, ErrTableTooBig
 		}
 		src.size, src.in = uint32(len(src.mem)), nil
@@ -115,53 +115,25 @@ func (n *names) bytes() int64 {
 	return sum
 }
 
-// nameReader compares names while a table is made. It reads a string table whole
-// when a name of it is first asked for: the names of one address lie anywhere.
-type nameReader struct {
-	names *names
-	buf   []byte // scratch, kept for the next table
-	have  *nameSource
+// choose reads the name of a table's reference. Of aliases it takes the one with the
+// fewest leading underscores, then the first.
+func (n *names) choose(t *table, ref uint32) (string, error) {
+	if ref&aliasBit == 0 {
+		return n.read(ref)
+	}
+	c := t.aliases[ref&^aliasBit]
+	a, err := n.choose(t, c.a)
+	if err != nil {
+		return "", err
+	}
+	b, err := n.choose(t, c.b)
+	if err != nil {
+		return "", err
+	}
+	if leadingUnderscores(b) < leadingUnderscores(a) {
+		return b, nil
+	}
+	return a, nil
 }
 
-// maxWholeNames is the size up to which a string table is read whole.
-const maxWholeNames = 32 << 20
-
-// plainer prefers fewer leading underscores, within one string table. Between
-// tables the first is as good: .dynsym repeats names of .symtab.
-func (r *nameReader) plainer(a, b uint32) bool {
-	s, offA, ok := r.names.source(a)
-	if !ok || b < s.base || b-s.base >= s.size {
-		return false
-	}
-	return r.underscores(s, offA) < r.underscores(s, b-s.base)
-}
-
-func (r *nameReader) underscores(s *nameSource, off uint32) int {
-	var small [8]byte
-	b := small[:min(uint32(len(small)), s.size-off)]
-	switch {
-	case s.mem != nil:
-		b = s.mem[off:]
-	case s.size <= maxWholeNames:
-		if r.have != s {
-			if cap(r.buf) < int(s.size) {
-				r.buf = make([]byte, s.size)
-			}
-			r.buf = r.buf[:s.size]
-			if s.readFull(r.buf, 0) != nil {
-				clear(r.buf) // all equal: the first is chosen
-			}
-			r.have = s
-		}
-		b = r.buf[off:]
-	default:
-		if s.readFull(b, off) != nil {
-			return 0
-		}
-	}
-	n := 0
-	for n < len(b) && n < len(small) && b[n] == '_' {
-		n++
-	}
-	return n
-}
+func leadingUnderscores(s string) int { return len(s) - len(strings.TrimLeft(s, "_")) }

@@ -99,7 +99,7 @@ func (s *symbols) frames(p position) ([]Frame, error) {
 	if fr, ok := s.cache.get(uint64(i)); ok {
 		return fr, nil
 	}
-	name, err := s.names.read(s.table.names[i])
+	name, err := s.names.choose(s.table, s.table.names[i])
 	if err != nil {
 		return nil, err
 	}

@@ -10,12 +10,13 @@ import (
 // name. Addresses are 32-bit offsets in the executable segments of a file, put one
 // behind the other (see layout). A range takes 10 bytes, and the index half a byte.
 type table struct {
-	starts []uint32
-	sizes  []uint16 // wideSize: see wide
-	names  []uint32 // references of names
-	wide   []wide   // ranges of wideSize bytes and more, sorted
-	index  []uint32 // first range that starts in or after each block of 1<<shift bytes
-	shift  uint8
+	starts  []uint32
+	sizes   []uint16 // wideSize: see wide
+	names   []uint32 // references of names
+	wide    []wide   // ranges of wideSize bytes and more, sorted
+	aliases []alias  // see aliasBit
+	index   []uint32 // first range that starts in or after each block of 1<<shift bytes
+	shift   uint8
 }
 
 type wide struct{ at, size uint32 }
@@ -103,7 +104,7 @@ func (t *table) wideSize(i uint32) uint32 {
 
 // bytes is the memory that the table takes.
 func (t *table) bytes() int64 {
-	return int64(4*cap(t.starts) + 2*cap(t.sizes) + 4*cap(t.names) + 8*cap(t.wide) + 4*cap(t.index))
+	return int64(4*cap(t.starts) + 2*cap(t.sizes) + 4*cap(t.names) + 8*cap(t.wide) + 8*cap(t.aliases) + 4*cap(t.index))
 }
 
 func (t *table) len() int { return len(t.starts) }

@@ -1,0 +1,291 @@
+package symtab
+
+import (
+	"bufio"
+	"debug/elf"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// goProgram builds the program of testdata/src with other files and flags.
+func goProgram(t testing.TB, cgo bool, flags ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	extra := "nocgo.go.txt"
+	if cgo {
+		extra = "cgo.go.txt"
+	}
+	for _, f := range []string{"prog.go.txt", extra} {
+		b, err := os.ReadFile(filepath.Join("testdata", "src", f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, strings.TrimSuffix(f, ".txt")), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.test/prog\n\ngo 1.18\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CGO_ENABLED", map[bool]string{true: "1", false: "0"}[cgo])
+	out := filepath.Join(dir, "prog")
+	run(t, dir, "go", append(append([]string{"build", "-o", out}, flags...), ".")...)
+	return out
+}
+
+// textAddr is an address of a symbol of a file that is not stripped.
+func textAddr(t testing.TB, path, name string) uint64 {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	syms, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range syms {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	t.Fatalf("no symbol %s in %s", name, path)
+	return 0
+}
+
+func TestGoPrograms(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		cgo   bool
+		flags []string
+	}{
+		{"internal linking", false, nil},
+		{"position independent", false, []string{"-buildmode=pie"}},
+		{"cgo", true, nil},
+		{"cgo, external linking", true, []string{"-ldflags=-linkmode=external"}},
+		{"cgo, position independent", true, []string{"-buildmode=pie"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			prog := goProgram(t, tc.cgo, tc.flags...)
+			said := run(t, ".", prog)
+			for _, strip := range []bool{false, true} {
+				t.Run(map[bool]string{false: "whole", true: "stripped"}[strip], func(t *testing.T) {
+					file := prog
+					if strip {
+						file = stripped(t, prog)
+					}
+					m := moduleOf(t, newCache(t, Options{Demangle: "simplified", Inline: true}), file, nil)
+					if err := m.Err(); err != nil {
+						t.Fatal(err)
+					}
+					if !m.IsGo() {
+						t.Fatal("not known as a Go program")
+					}
+					checkRuntime(t, m, prog, said)
+					checkGoSymbols(t, m, prog, strip)
+				})
+			}
+			t.Run("binutils' inlined frames", func(t *testing.T) {
+				m := moduleOf(t, newCache(t, Options{Inline: true}), prog, nil)
+				checkInlined(t, m, prog)
+			})
+		})
+	}
+}
+
+// checkRuntime compares the innermost frame with what the program's own runtime said
+// of every address of some functions.
+func checkRuntime(t *testing.T, m *Module, prog, said string) {
+	t.Helper()
+	o := newOracle(t, prog)
+	chain := textAddr(t, prog, "main.Chain")
+	n := 0
+	sc := bufio.NewScanner(strings.NewReader(said))
+	for sc.Scan() {
+		w := strings.Split(sc.Text(), "\t")
+		rel, err := strconv.ParseUint(w[0], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := chain + rel // modulo 2^64: functions before Chain have negative numbers
+		if _, covered := o.names(addr); !covered {
+			if fr := m.Frames(FileOffset(o.offset(addr))); fr != nil {
+				t.Errorf("%#x: padding was named %q", addr, fr[0].Name)
+			}
+			continue
+		}
+		n++
+		fr := m.Frames(FileOffset(o.offset(addr)))
+		if fr == nil {
+			t.Fatalf("%#x: not named, the runtime says %v", addr, w)
+		}
+		if got := fmt.Sprintf("%s\t%s\t%d", fr[0].Name, fr[0].File, fr[0].Line); got != strings.Join(w[1:], "\t") {
+			t.Errorf("%#x: %s, the runtime says %v", addr, got, w[1:])
+		}
+	}
+	if n < 1000 {
+		t.Errorf("the program said something of %d addresses only", n)
+	}
+}
+
+// checkGoSymbols checks every symbol of the program that is not stripped: the
+// outermost frame is the function that the symbol names, with its true extent.
+func checkGoSymbols(t *testing.T, m *Module, prog string, strip bool) {
+	t.Helper()
+	o := newOracle(t, prog)
+	text, etext := textAddr(t, prog, "runtime.text"), textAddr(t, prog, "runtime.etext")
+	checked, fromRuntime := 0, 0
+	for _, s := range o.syms {
+		if s.size == 0 {
+			continue
+		}
+		inGo := s.start >= text && s.start < etext
+		for _, addr := range []uint64{s.start, s.start + s.size/2, s.start + s.size - 1, s.start + s.size} {
+			if o.offset(addr) < 0 {
+				continue
+			}
+			want, covered := o.names(addr)
+			fr := m.Frames(FileOffset(o.offset(addr)))
+			switch {
+			case fr == nil && !covered:
+			case fr == nil && strip && !inGo: // C code without symbols
+			case fr == nil:
+				t.Errorf("%#x: not named, but covered by %q", addr, want)
+			case !covered:
+				t.Errorf("%#x: named %q, but no symbol covers it", addr, fr[len(fr)-1].Name)
+			default:
+				checked++
+				got := fr[len(fr)-1].Name
+				ok := false
+				for _, w := range want {
+					ok = ok || sameGoName(got, w)
+				}
+				if !ok {
+					t.Errorf("%#x: named %q, covered by %q", addr, got, want)
+				}
+				if strings.HasPrefix(got, "runtime.") {
+					fromRuntime++
+				}
+			}
+		}
+	}
+	if checked < 4000 || fromRuntime < 1000 {
+		t.Errorf("only %d addresses could be checked, %d of the runtime", checked, fromRuntime)
+	}
+}
+
+// sameGoName compares a simplified name with that of a symbol. Symbols bear marks
+// of the linker that the function table has not.
+func sameGoName(got, symbol string) bool {
+	for _, suffix := range []string{".abi0", ".abiinternal", ".args_stackmap"} {
+		symbol = strings.TrimSuffix(symbol, suffix)
+	}
+	got = strings.ReplaceAll(got, "·", ".") // so does the linker
+	return got == symbol || got == simplifyGo(symbol)
+}
+
+// checkInlined compares all frames of addresses in the program's own functions with
+// those that addr2line finds in the debug information.
+func checkInlined(t *testing.T, m *Module, prog string) {
+	t.Helper()
+	o := newOracle(t, prog)
+	var addrs []uint64
+	var args []string
+	for _, s := range o.syms {
+		if strings.HasPrefix(s.name, "main.Chain") || strings.HasPrefix(s.name, "main.sum") || strings.HasPrefix(s.name, "fmt.(*pp).printValue") {
+			for a := s.start; a < s.start+s.size; a += 3 {
+				addrs, args = append(addrs, a), append(args, fmt.Sprintf("%#x", a))
+			}
+		}
+	}
+	out := run(t, ".", "addr2line", append([]string{"-a", "-i", "-f", "-e", prog}, args...)...)
+	blocks := strings.Split(out, "0x")[1:]
+	if len(blocks) != len(addrs) {
+		t.Fatalf("addr2line answered %d of %d addresses", len(blocks), len(addrs))
+	}
+	deep, same := 0, 0
+	for i, b := range blocks {
+		lines := strings.Split(strings.TrimSpace(b), "\n")[1:]
+		fr := m.Frames(FileOffset(o.offset(addrs[i])))
+		var want, got []string
+		for k := 0; k+1 < len(lines); k += 2 {
+			where, _, _ := strings.Cut(lines[k+1], " (discriminator")
+			want = append(want, filepath.Base(where)+" "+lines[k])
+		}
+		for _, f := range fr {
+			got = append(got, fmt.Sprintf("%s:%d %s", filepath.Base(f.File), f.Line, f.Name))
+		}
+		if len(want) > 2 {
+			deep++
+		}
+		if strings.Join(got, "; ") == strings.Join(want, "; ") {
+			same++
+		} else {
+			t.Logf("%#x:\n got %q\nwant %q", addrs[i], got, want)
+		}
+	}
+	// The debug information and the inline tree are made by different parts of the
+	// compiler and differ at some instructions.
+	if deep < 20 || same*100 < len(addrs)*95 {
+		t.Errorf("%d of %d addresses are the same, %d with frames inlined twice", same, len(addrs), deep)
+	}
+}
+
+// TestOwnChain compares with the stack that this process sees of itself.
+func TestOwnChain(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pcs := make([]uintptr, 16)
+	pcs = pcs[:runtime.Callers(1, pcs)]
+	frames := runtime.CallersFrames(pcs)
+	fr, _ := frames.Next()
+	f, err := elf.Open(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 {
+			m := moduleOf(t, newCache(t, Options{Demangle: "simplified", Inline: true}), exe, nil)
+			got := m.Frames(FileOffset(uint64(fr.PC) - p.Vaddr + p.Off))
+			if f.Type == elf.ET_EXEC && (len(got) == 0 || got[0].Name != fr.Function || got[0].Line != fr.Line || got[0].File != fr.File) {
+				t.Errorf("%+v, the runtime says %+v", got, fr)
+			}
+			return
+		}
+	}
+	t.Fatal("no code in the test's own file")
+}
+
+// TestNoInline keeps the outermost frame only, with the line of the call in it.
+func TestNoInline(t *testing.T) {
+	prog := goProgram(t, false)
+	with := moduleOf(t, newCache(t, Options{Inline: true}), prog, nil)
+	without := moduleOf(t, newCache(t, Options{}), prog, nil)
+	o := newOracle(t, prog)
+	start := textAddr(t, prog, "main.Chain")
+	inlined := 0
+	for a := start; a < start+200; a++ {
+		x, y := with.Frames(FileOffset(o.offset(a))), without.Frames(FileOffset(o.offset(a)))
+		if len(x) == 0 {
+			continue
+		}
+		if len(x) > 1 {
+			inlined++
+		}
+		if len(y) != 1 || y[0] != x[len(x)-1] {
+			t.Errorf("%#x: %+v, want the last of %+v", a, y, x)
+		}
+	}
+	if inlined == 0 {
+		t.Error("nothing was inlined: the test shows nothing")
+	}
+}
