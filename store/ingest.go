@@ -112,3 +112,21 @@ func checkLabels(pushed []labels.Label) (labels.Labels, error) {
 	}
 	return b.Labels(), nil
 }
+
+// SampleTypes returns the names of a profile's sample types, such as "cpu". The
+// profile may be compressed with gzip.
+func SampleTypes(pprof []byte) ([]string, error) {
+	raw, err := gunzip(pprof, MaxPprofBytes)
+	if err != nil {
+		return nil, err
+	}
+	var p wireProfile
+	if err := p.parse(raw, MaxPprofSamples); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, t := range p.sampleTypes {
+		out = append(out, string(p.str(t.typ)))
+	}
+	return out, nil
+}

@@ -273,7 +273,7 @@ func (k *keeper) writeBatch(entries []*appendEntry, size int64) error {
 			for _, e := range entries {
 				e.stored = false
 				err := k.put(tx, seg, numbers, e)
-				if errors.Is(err, errSeriesFull) {
+				if errors.Is(err, ErrFull) {
 					refused++
 					continue
 				}
@@ -309,12 +309,14 @@ func (k *keeper) writeBatch(entries []*appendEntry, size int64) error {
 		return fmt.Errorf("write to the store: %w", err)
 	}
 	if refused > 0 {
-		return fmt.Errorf("write to the store: %d profiles refused: %w", refused, errSeriesFull)
+		return fmt.Errorf("write to the store: %d profiles refused: %w", refused, ErrFull)
 	}
 	return nil
 }
 
-var errSeriesFull = fmt.Errorf("more than %d series", maxSeriesOfSegment)
+// ErrFull says that a profile was refused as it would be one series too many.
+// Later there may be room.
+var ErrFull = fmt.Errorf("more than %d series", maxSeriesOfSegment)
 
 // put writes one entry. numbers are the series that this transaction adds.
 func (k *keeper) put(tx *bolt.Tx, seg *segment, numbers map[string]uint32, e *appendEntry) error {
@@ -331,7 +333,7 @@ func (k *keeper) put(tx *bolt.Tx, seg *segment, numbers map[string]uint32, e *ap
 		}
 		n := uint32(len(seg.series) + len(numbers))
 		if n >= maxSeriesOfSegment {
-			return 0, errSeriesFull
+			return 0, ErrFull
 		}
 		if err := tx.Bucket(bucketSeries).Put(seriesKey(n), b); err != nil {
 			return 0, err
@@ -351,7 +353,7 @@ func (k *keeper) put(tx *bolt.Tx, seg *segment, numbers map[string]uint32, e *ap
 	}
 	for _, sub := range e.subs {
 		n, err := number(sub.labels)
-		if errors.Is(err, errSeriesFull) {
+		if errors.Is(err, ErrFull) {
 			// The profile is kept; only this label set cannot be selected.
 			k.metrics.seriesFull.Inc()
 			continue

@@ -309,6 +309,26 @@ func (s *Store) Series(ctx context.Context, matchers []*labels.Matcher, names []
 	return out, q.stats, nil
 }
 
+// Bounds returns the times of the oldest and the newest profile, zero if there
+// is none.
+func (s *Store) Bounds() (oldest, newest time.Time) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, seg := range s.segments {
+		from, to := seg.bounds()
+		if to == 0 {
+			continue
+		}
+		if t := time.Unix(0, from); oldest.IsZero() || t.Before(oldest) {
+			oldest = t
+		}
+		if t := time.Unix(0, to); t.After(newest) {
+			newest = t
+		}
+	}
+	return oldest, newest
+}
+
 // MergeProfile adds up the matching profiles of one type whose time is in
 // [from, to).
 func (s *Store) MergeProfile(ctx context.Context, typeID string, matchers []*labels.Matcher, from, to time.Time) (*profilev1.Profile, Stats, error) {

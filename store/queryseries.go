@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,6 +10,9 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	bolt "go.etcd.io/bbolt"
 )
+
+// ErrRange says that a time range or step cannot be answered.
+var ErrRange = errors.New("bad time range")
 
 // Aggregation says how the profiles of one step become one value.
 type Aggregation int
@@ -39,13 +43,13 @@ type cell struct{ sum, n float64 }
 // store's.
 func (s *Store) SelectSeries(ctx context.Context, typeID string, matchers []*labels.Matcher, from, to time.Time, groupBy []string, step time.Duration, agg Aggregation, limit int) ([]TimeSeries, Stats, error) {
 	if step < time.Millisecond {
-		return nil, Stats{}, fmt.Errorf("select series: a step of %s is too small", step)
+		return nil, Stats{}, fmt.Errorf("%w: a step of %s is too small", ErrRange, step)
 	}
 	if from.IsZero() || to.IsZero() || !from.Before(to) {
-		return nil, Stats{}, fmt.Errorf("select series: the range from %s to %s is empty", from.Format(time.RFC3339), to.Format(time.RFC3339))
+		return nil, Stats{}, fmt.Errorf("%w: from %s to %s is empty", ErrRange, from.Format(time.RFC3339), to.Format(time.RFC3339))
 	}
 	if n := to.Sub(from) / step; n > maxPointsOfSeries {
-		return nil, Stats{}, fmt.Errorf("select series: %d steps, at most %d; ask for a longer step", n, maxPointsOfSeries)
+		return nil, Stats{}, fmt.Errorf("%w: %d steps, at most %d; ask for a longer step", ErrRange, n, maxPointsOfSeries)
 	}
 	matchers = append([]*labels.Matcher{typeMatcher(typeID)}, matchers...)
 	q, end, err := s.begin(ctx, "select_series", from, to, matchers)
