@@ -2,6 +2,7 @@ package symtab
 
 import (
 	"bufio"
+	"debug/dwarf"
 	"debug/elf"
 	"fmt"
 	"os"
@@ -91,7 +92,7 @@ func TestGoPrograms(t *testing.T) {
 					checkGoSymbols(t, m, prog, strip)
 				})
 			}
-			t.Run("binutils' inlined frames", func(t *testing.T) {
+			t.Run("inlined functions", func(t *testing.T) {
 				m := moduleOf(t, newCache(t, Options{Inline: true}), prog, nil)
 				checkInlined(t, m, prog)
 			})
@@ -120,6 +121,9 @@ func checkRuntime(t *testing.T, m *Module, prog, said string) {
 			}
 			continue
 		}
+		if w[1] == "" {
+			continue // up to Go 1.23: the last byte of a function without padding
+		}
 		n++
 		fr := m.Frames(FileOffset(o.offset(addr)))
 		if fr == nil {
@@ -142,7 +146,7 @@ func checkGoSymbols(t *testing.T, m *Module, prog string, strip bool) {
 	text, etext := textAddr(t, prog, "runtime.text"), textAddr(t, prog, "runtime.etext")
 	checked, fromRuntime := 0, 0
 	for _, s := range o.syms {
-		if s.size == 0 {
+		if s.size == 0 || strings.HasPrefix(s.name, "go:textfips") { // marks of the linker
 			continue
 		}
 		inGo := s.start >= text && s.start < etext
@@ -154,7 +158,7 @@ func checkGoSymbols(t *testing.T, m *Module, prog string, strip bool) {
 			fr := m.Frames(FileOffset(o.offset(addr)))
 			switch {
 			case fr == nil && !covered:
-			case fr == nil && strip && !inGo: // C code without symbols
+			case fr == nil && strip && (!inGo || addr == etext): // C code without symbols
 			case fr == nil:
 				t.Errorf("%#x: not named, but covered by %q", addr, want)
 			case !covered:
@@ -190,50 +194,134 @@ func sameGoName(got, symbol string) bool {
 	return got == symbol || got == simplifyGo(symbol)
 }
 
-// checkInlined compares all frames of addresses in the program's own functions with
-// those that addr2line finds in the debug information.
-func checkInlined(t *testing.T, m *Module, prog string) {
+// dwarfScope is a function, or one inlined in another, as the debug information has it.
+type dwarfScope struct {
+	name     string
+	ranges   [][2]uint64
+	callLine int // where it is called, if it is inlined
+	inner    []*dwarfScope
+}
+
+// dwarfFunctions reads the functions whose name want accepts.
+func dwarfFunctions(t *testing.T, d *dwarf.Data, want func(string) bool) (out []*dwarfScope) {
 	t.Helper()
-	o := newOracle(t, prog)
-	var addrs []uint64
-	var args []string
-	for _, s := range o.syms {
-		if strings.HasPrefix(s.name, "main.Chain") || strings.HasPrefix(s.name, "main.sum") || strings.HasPrefix(s.name, "fmt.(*pp).printValue") {
-			for a := s.start; a < s.start+s.size; a += 3 {
-				addrs, args = append(addrs, a), append(args, fmt.Sprintf("%#x", a))
+	nameOf := func(e *dwarf.Entry) string {
+		if off, ok := e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset); ok {
+			r := d.Reader()
+			r.Seek(off)
+			origin, err := r.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			e = origin
+		}
+		name, _ := e.Val(dwarf.AttrName).(string)
+		return name
+	}
+	var stack []*dwarfScope // nil for what is of no interest
+	r := d.Reader()
+	for {
+		e, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e == nil {
+			return out
+		}
+		if e.Tag == 0 {
+			stack = stack[:len(stack)-1]
+			continue
+		}
+		var scope *dwarfScope
+		if len(stack) > 0 {
+			scope = stack[len(stack)-1]
+		}
+		if e.Tag == dwarf.TagSubprogram && want(nameOf(e)) || e.Tag == dwarf.TagInlinedSubroutine && scope != nil {
+			s := &dwarfScope{name: nameOf(e)}
+			if s.ranges, err = d.Ranges(e); err != nil {
+				t.Fatal(err)
+			}
+			if line, ok := e.Val(dwarf.AttrCallLine).(int64); ok {
+				s.callLine = int(line)
+			}
+			if scope != nil {
+				scope.inner = append(scope.inner, s)
+			} else if len(s.ranges) > 0 {
+				out = append(out, s)
+			}
+			scope = s
+		}
+		if e.Children {
+			stack = append(stack, scope)
+		}
+	}
+}
+
+// at returns the names at an address, innermost first, and the lines of the calls.
+func (s *dwarfScope) at(addr uint64) (names []string, calls []int) {
+	for _, in := range s.inner {
+		for _, r := range in.ranges {
+			if addr >= r[0] && addr < r[1] {
+				names, calls = in.at(addr)
+				return append(names, s.name), append(calls, in.callLine)
 			}
 		}
 	}
-	out := run(t, ".", "addr2line", append([]string{"-a", "-i", "-f", "-e", prog}, args...)...)
-	blocks := strings.Split(out, "0x")[1:]
-	if len(blocks) != len(addrs) {
-		t.Fatalf("addr2line answered %d of %d addresses", len(blocks), len(addrs))
+	return []string{s.name}, nil
+}
+
+// checkInlined compares all frames of every address of some functions with the
+// debug information.
+func checkInlined(t *testing.T, m *Module, prog string) {
+	t.Helper()
+	f, err := elf.Open(prog)
+	if err != nil {
+		t.Fatal(err)
 	}
-	deep, same := 0, 0
-	for i, b := range blocks {
-		lines := strings.Split(strings.TrimSpace(b), "\n")[1:]
-		fr := m.Frames(FileOffset(o.offset(addrs[i])))
-		var want, got []string
-		for k := 0; k+1 < len(lines); k += 2 {
-			where, _, _ := strings.Cut(lines[k+1], " (discriminator")
-			want = append(want, filepath.Base(where)+" "+lines[k])
-		}
-		for _, f := range fr {
-			got = append(got, fmt.Sprintf("%s:%d %s", filepath.Base(f.File), f.Line, f.Name))
-		}
-		if len(want) > 2 {
-			deep++
-		}
-		if strings.Join(got, "; ") == strings.Join(want, "; ") {
-			same++
-		} else {
-			t.Logf("%#x:\n got %q\nwant %q", addrs[i], got, want)
+	defer func() { _ = f.Close() }()
+	d, err := f.DWARF()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newOracle(t, prog)
+	total, same, deep := 0, 0, 0
+	for _, fn := range dwarfFunctions(t, d, func(n string) bool {
+		return strings.HasPrefix(n, "main.") || strings.HasPrefix(n, "fmt.(*pp)") || strings.HasPrefix(n, "reflect.deep")
+	}) {
+		for a := fn.ranges[0][0]; a < fn.ranges[0][1]; a++ {
+			names, calls := fn.at(a)
+			fr := m.Frames(FileOffset(o.offset(a)))
+			var want, got []string
+			for i, n := range names {
+				n = simplifyGo(n)
+				if i > 0 {
+					n = fmt.Sprintf("%s:%d", n, calls[i-1])
+				}
+				want = append(want, n)
+			}
+			for i, x := range fr {
+				n := simplifyGo(x.Name) // before Go 1.21 the two wrote shapes in different ways
+				if i > 0 {
+					n = fmt.Sprintf("%s:%d", n, x.Line)
+				}
+				got = append(got, n)
+			}
+			total++
+			if len(names) > 2 {
+				deep++
+			}
+			if strings.Join(got, "; ") == strings.Join(want, "; ") {
+				same++
+			} else if total-same < 10 {
+				t.Logf("%#x: %q, the debug information says %q", a, got, want)
+			}
 		}
 	}
+	t.Logf("%d of %d addresses are the same, %d with frames inlined twice", same, total, deep)
 	// The debug information and the inline tree are made by different parts of the
 	// compiler and differ at some instructions.
-	if deep < 20 || same*100 < len(addrs)*95 {
-		t.Errorf("%d of %d addresses are the same, %d with frames inlined twice", same, len(addrs), deep)
+	if deep < 50 || same*100 < total*99 {
+		t.Error("too few are the same")
 	}
 }
 

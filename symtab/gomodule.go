@@ -186,15 +186,20 @@ func (g *goFuncs) findGofunc(words []uint64) VirtAddr {
 // is called from within the function and has a name that begins where one does.
 func (g *goFuncs) plausibleInline(addr VirtAddr, size uint32) bool {
 	var b [20]byte
-	if err := g.in.ReadAddr(b[:g.inlLen()], addr); err != nil {
+	err := g.in.ReadAddr(b[:g.inlLen()], addr)
+	if err != nil {
 		return false
 	}
 	c, ok := g.parseInlined(b[:])
-	if !ok || c.parentPC >= size || c.name == 0 {
+	if !ok || c.parentPC >= size {
 		return false
 	}
-	var name [2]byte
-	err := g.read(name[:], g.nameAt+uint64(c.name)-1)
+	var name [2]byte // the byte before the name, unless it is the first, and its own first
+	if c.name == 0 {
+		err = g.read(name[1:], g.nameAt)
+	} else {
+		err = g.read(name[:], g.nameAt+uint64(c.name)-1)
+	}
 	return err == nil && name[0] == 0 && name[1] > ' '
 }
 

@@ -245,11 +245,13 @@ type goFunc struct {
 	hasInline bool
 }
 
-// Indices in pcdata and funcdata, from internal/abi/symtab.go. Before Go 1.16 they
-// were others; inlined functions of those are not told.
+// Indices in pcdata and funcdata, from internal/abi/symtab.go. Before Go 1.12 they
+// were others, and the number of funcdata had four bytes, of which the last, zero, is
+// taken for it here: inlined functions of such programs are not told.
 const (
 	pcdataInlTreeIndex = 2
 	funcdataInlTree    = 3
+	funcdataInlTree12  = 4 // Go 1.12 to 1.15
 	maxFuncData        = 64
 )
 
@@ -274,11 +276,13 @@ func (g *goFuncs) describe(i int) (goFunc, error) {
 	f.name, f.pcsp, f.pcfile, f.pcln = w(0), w(3), w(4), w(5)
 	pcdata := w(6)
 	funcdata := uint32(b[n-1])
+	inlTree := uint32(funcdataInlTree)
 	if g.version == go12 {
-		return f, nil
+		inlTree = funcdataInlTree12
+	} else {
+		f.cu = w(7)
 	}
-	f.cu = w(7)
-	if pcdata <= pcdataInlTreeIndex || funcdata <= funcdataInlTree || pcdata > maxFuncData {
+	if pcdata <= pcdataInlTreeIndex || funcdata <= inlTree || pcdata > maxFuncData {
 		return f, nil
 	}
 	// pcdata [n]uint32, then funcdata [n]uint32, before Go 1.18 [n]uintptr and aligned.
@@ -295,7 +299,7 @@ func (g *goFuncs) describe(i int) (goFunc, error) {
 		return f, err
 	}
 	f.inlIndex = le.Uint32(v[:])
-	if err := g.read(v[:width], at+fdAt+uint64(funcdataInlTree*width)); err != nil {
+	if err := g.read(v[:width], at+fdAt+uint64(inlTree)*uint64(width)); err != nil {
 		return f, err
 	}
 	f.inlTree = pointer(v[:], width)
