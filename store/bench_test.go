@@ -28,28 +28,28 @@ func fill(b *testing.B, s *Store, clk *clock, services, rounds, stacks, depth in
 		}
 	}
 	for r := range rounds {
-		clk.at = t0.Add(time.Duration(r) * 15 * time.Second)
+		clk.set(t0.Add(time.Duration(r) * 15 * time.Second))
 		batch := make([]*profile.Profile, 0, services)
 		for svc := range services {
 			p := *made[svc][r%variants]
-			p.Start = clk.at
+			p.Start = clk.now()
 			batch = append(batch, &p)
 		}
 		if err := s.Append(context.Background(), batch); err != nil {
 			b.Fatal(err)
 		}
 		if r%20 == 19 {
-			clk.at = clk.at.Add(mergeAfter)
+			clk.set(clk.now().Add(mergeAfter))
 			tickNow(b, s)
 		}
 	}
-	clk.at = clk.at.Add(time.Hour)
+	clk.set(clk.now().Add(time.Hour))
 	tickNow(b, s)
 }
 
 // BenchmarkAppend stores one round of 20 services: 500 stacks of 30 frames each.
 func BenchmarkAppend(b *testing.B) {
-	clk := &clock{t0}
+	clk := newClock(t0)
 	s, _ := openStore(b, Options{now: clk.now})
 	var batch []*profile.Profile
 	for svc := range 20 {
@@ -87,10 +87,10 @@ func BenchmarkMerge(b *testing.B) {
 		{"15m_of_20_services", 20, 60, nil},
 		{"6h_of_1_service", 1, 1440, nil},
 	} {
-		clk := &clock{t0}
+		clk := newClock(t0)
 		s, _ := openStore(b, Options{now: clk.now, MaxBytes: 4 << 30, Retention: 24 * time.Hour})
 		fill(b, s, clk, bc.services, bc.rounds, 500, 30)
-		from, to := t0, clk.at
+		from, to := t0, clk.now()
 		b.Run(bc.name+"/tree", func(b *testing.B) {
 			for b.Loop() {
 				t, stats, err := s.MergeTree(context.Background(), cpuID, bc.m, from, to, TreeOptions{})
@@ -134,7 +134,7 @@ func BenchmarkResident(b *testing.B) {
 	for b.Loop() {
 		runtime.GC()
 		before := resident(b)
-		clk := &clock{t0}
+		clk := newClock(t0)
 		s, _ := openStore(b, Options{now: clk.now})
 		fill(b, s, clk, 40, 120, 60, 30)
 		after := resident(b)

@@ -82,10 +82,10 @@ func twoSegments(t *testing.T, opts Options, clk *clock) []string {
 	t.Helper()
 	s, _ := openStore(t, opts)
 	for i, n := range []int64{1, 2} {
-		clk.at = t0.Add(time.Duration(i) * time.Hour)
+		clk.set(t0.Add(time.Duration(i) * time.Hour))
 		tickNow(t, s)
 		for j := range 5 {
-			appendAll(t, s, entry(t, cpuProfile(t, clk.at.Add(time.Duration(j)*time.Second), map[string]int64{"main;a": n * 2e6}, nil), "shop"))
+			appendAll(t, s, entry(t, cpuProfile(t, clk.now().Add(time.Duration(j)*time.Second), map[string]int64{"main;a": n * 2e6}, nil), "shop"))
 		}
 	}
 	if err := s.Close(); err != nil {
@@ -109,7 +109,7 @@ func TestDamage(t *testing.T) {
 	} {
 		for _, which := range []int{0, 1} {
 			t.Run(fmt.Sprintf("%s/%d", name, which), func(t *testing.T) {
-				clk := &clock{t0}
+				clk := newClock(t0)
 				opts := Options{Path: t.TempDir(), now: clk.now}
 				paths := twoSegments(t, opts, clk)
 				if err := damage(paths[which]); err != nil {
@@ -129,7 +129,7 @@ func TestDamage(t *testing.T) {
 				if got, want := read(), int64(2-which)*1e7; got != want {
 					t.Errorf("total = %d, want the other segment's %d", got, want)
 				}
-				appendAll(t, s, entry(t, cpuProfile(t, clk.at, map[string]int64{"main;b": 5e7}, nil), "shop"))
+				appendAll(t, s, entry(t, cpuProfile(t, clk.now(), map[string]int64{"main;b": 5e7}, nil), "shop"))
 				if got, want := read(), int64(2-which)*1e7+5e7; got != want {
 					t.Errorf("total after an append = %d, want %d", got, want)
 				}
@@ -204,15 +204,17 @@ func TestDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	clk := &clock{t0}
+	clk := newClock(t0)
 	s, account := openStore(t, Options{Path: dir, now: clk.now})
 	filler := filepath.Join(dir, "filler")
 	var failed, stored int64
 	store := func(i int) error {
-		p := entry(t, synthetic(t, i, t0.Add(time.Duration(i)*time.Second), 200, 20), "shop")
-		err := s.Append(context.Background(), append(ps(), p))
+		made := synthetic(t, i, t0.Add(time.Duration(i)*time.Second), 200, 20)
+		err := s.Append(context.Background(), append(ps(), entry(t, made, "shop")))
 		if err == nil {
-			stored += 200e7
+			for _, smp := range made.Sample {
+				stored += smp.Value[0]
+			}
 		}
 		return err
 	}
@@ -223,7 +225,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := 1; i < 400 && failed < 20; i++ {
-		clk.at = t0.Add(time.Duration(i) * time.Second)
+		clk.set(t0.Add(time.Duration(i) * time.Second))
 		if store(i) != nil {
 			failed++
 		}
@@ -251,7 +253,7 @@ func TestDiskFull(t *testing.T) {
 			t.Fatalf("after the disk had room again: %v", err)
 		}
 	}
-	clk.at = t0.Add(20 * time.Minute)
+	clk.set(t0.Add(20 * time.Minute))
 	read()
 	if v := testutil.ToFloat64(s.metrics.damaged); v != 0 {
 		t.Errorf("a full disk damaged %v segments", v)

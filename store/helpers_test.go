@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,9 +90,18 @@ func entry(tb testing.TB, p *pprof.Profile, service string, extra ...string) *pr
 	}
 }
 
-type clock struct{ at time.Time }
+// clock is a clock that tests set.
+type clock struct{ nanos atomic.Int64 }
 
-func (c *clock) now() time.Time { return c.at }
+func newClock(at time.Time) *clock {
+	c := &clock{}
+	c.set(at)
+	return c
+}
+
+func (c *clock) set(at time.Time) { c.nanos.Store(at.UnixNano()) }
+
+func (c *clock) now() time.Time { return time.Unix(0, c.nanos.Load()) }
 
 func openStore(tb testing.TB, opts Options) (*Store, *ledger.Account) {
 	tb.Helper()

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/profile"
 )
 
 func TestMain(m *testing.M) {
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestAppendAndQuery(t *testing.T) {
-	clk := &clock{t0.Add(2 * time.Minute)}
+	clk := newClock(t0.Add(2 * time.Minute))
 	s, account := openStore(t, Options{now: clk.now})
 	ctx := context.Background()
 	for i := range 4 {
@@ -42,23 +43,23 @@ func TestAppendAndQuery(t *testing.T) {
 		t.Errorf("account = %+v", b)
 	}
 
-	types, err := s.ProfileTypes(ctx, t0, clk.at)
+	types, err := s.ProfileTypes(ctx, t0, clk.now())
 	if err != nil || !reflect.DeepEqual(types, []string{cpuID}) {
 		t.Errorf("types = %v, %v", types, err)
 	}
-	names, _, err := s.LabelNames(ctx, matchers(t, LabelService, "cart"), t0, clk.at)
+	names, _, err := s.LabelNames(ctx, matchers(t, LabelService, "cart"), t0, clk.now())
 	want := []string{"__name__", "__period_type__", "__period_unit__", "__profile_type__", "__service_name__", "__type__", "__unit__", "service_name"}
 	if err != nil || !reflect.DeepEqual(names, want) {
 		t.Errorf("names = %v, %v", names, err)
 	}
-	values, _, err := s.LabelValues(ctx, LabelService, matchers(t, LabelProfileType, cpuID), t0, clk.at)
+	values, _, err := s.LabelValues(ctx, LabelService, matchers(t, LabelProfileType, cpuID), t0, clk.now())
 	if err != nil || !reflect.DeepEqual(values, []string{"cart", "shop"}) {
 		t.Errorf("services = %v, %v", values, err)
 	}
 	if values, _, _ := s.LabelValues(ctx, LabelService, nil, t0.Add(-time.Hour), t0); len(values) != 0 {
 		t.Errorf("services before the data = %v", values)
 	}
-	series, _, err := s.Series(ctx, nil, []string{LabelService, "pod"}, t0, clk.at)
+	series, _, err := s.Series(ctx, nil, []string{LabelService, "pod"}, t0, clk.now())
 	if err != nil || len(series) != 2 || series[0].Get("pod") != "p1" {
 		t.Errorf("series = %v, %v", series, err)
 	}
@@ -69,10 +70,10 @@ func TestAppendAndQuery(t *testing.T) {
 		from, to time.Time
 		want     map[string]int64
 	}{
-		{"one service", matchers(t, LabelService, "shop"), t0, clk.at, map[string]int64{"main;a": 280e7, "main;b": 120e7}},
-		{"all", nil, t0, clk.at, map[string]int64{"main;a": 280e7, "main;b": 120e7, "main;c": 40e7}},
+		{"one service", matchers(t, LabelService, "shop"), t0, clk.now(), map[string]int64{"main;a": 280e7, "main;b": 120e7}},
+		{"all", nil, t0, clk.now(), map[string]int64{"main;a": 280e7, "main;b": 120e7, "main;c": 40e7}},
 		{"a part of the time", matchers(t, LabelService, "shop"), t0.Add(15 * time.Second), t0.Add(45 * time.Second), map[string]int64{"main;a": 140e7, "main;b": 60e7}},
-		{"none", matchers(t, LabelService, "nope"), t0, clk.at, map[string]int64{}},
+		{"none", matchers(t, LabelService, "nope"), t0, clk.now(), map[string]int64{}},
 		{"by another label", matchers(t, "pod", "p1", LabelType, "cpu"), t0, t0.Add(time.Second), map[string]int64{"main;a": 70e7, "main;b": 30e7}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestAppendAndQuery(t *testing.T) {
 }
 
 func TestMergeProfileEqualsGooglesMerge(t *testing.T) {
-	clk := &clock{t0.Add(2 * time.Minute)}
+	clk := newClock(t0.Add(2 * time.Minute))
 	s, _ := openStore(t, Options{now: clk.now})
 	want := map[string]int64{}
 	for i := range 5 {
@@ -113,7 +114,7 @@ func TestMergeProfileEqualsGooglesMerge(t *testing.T) {
 		}
 		appendAll(t, s, entry(t, p, "shop"))
 	}
-	merged, stats, err := s.MergeProfile(context.Background(), cpuID, nil, t0, clk.at)
+	merged, stats, err := s.MergeProfile(context.Background(), cpuID, nil, t0, clk.now())
 	if err != nil || stats.Profiles != 5 {
 		t.Fatal(err, stats)
 	}
@@ -127,7 +128,7 @@ func TestMergeProfileEqualsGooglesMerge(t *testing.T) {
 }
 
 func TestSampleLabelsAreSeries(t *testing.T) {
-	clk := &clock{t0.Add(20 * time.Minute)}
+	clk := newClock(t0.Add(20 * time.Minute))
 	dir := t.TempDir()
 	s, _ := openStore(t, Options{Path: dir, now: clk.now})
 	route := func(stack string) map[string][]string {
@@ -145,11 +146,11 @@ func TestSampleLabelsAreSeries(t *testing.T) {
 	}
 	ctx := context.Background()
 	check := func(t *testing.T, merged bool) {
-		values, _, err := s.LabelValues(ctx, "http_route", nil, t0, clk.at)
+		values, _, err := s.LabelValues(ctx, "http_route", nil, t0, clk.now())
 		if err != nil || !reflect.DeepEqual(values, []string{"/a", "/b"}) {
 			t.Errorf("routes = %v, %v", values, err)
 		}
-		if v, _, _ := s.LabelValues(ctx, "span_id", nil, t0, clk.at); len(v) != 0 {
+		if v, _, _ := s.LabelValues(ctx, "span_id", nil, t0, clk.now()); len(v) != 0 {
 			t.Errorf("span_id became a series label: %v", v)
 		}
 		for _, tc := range []struct {
@@ -166,7 +167,7 @@ func TestSampleLabelsAreSeries(t *testing.T) {
 			{"no such span", nil, TreeOptions{SpanIDs: []string{"1"}}, map[string]int64{}},
 			{"call site", nil, TreeOptions{CallSite: []string{"main", "b"}}, map[string]int64{"main;b": 120e7}},
 		} {
-			tree, stats, err := s.MergeTree(ctx, cpuID, tc.m, t0, clk.at, tc.o)
+			tree, stats, err := s.MergeTree(ctx, cpuID, tc.m, t0, clk.now(), tc.o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +178,7 @@ func TestSampleLabelsAreSeries(t *testing.T) {
 				t.Errorf("%s: %d entries decoded, the merged one alone would do", tc.name, stats.Decoded)
 			}
 		}
-		ts, _, err := s.SelectSeries(ctx, cpuID, nil, t0.Add(-time.Second), clk.at, []string{"http_route"}, time.Hour, Sum, 1)
+		ts, _, err := s.SelectSeries(ctx, cpuID, nil, t0.Add(-time.Second), clk.now(), []string{"http_route"}, time.Hour, Sum, 1)
 		if err != nil || len(ts) != 1 || ts[0].Labels.Get("http_route") != "/a" || ts[0].Points[0].Value != 420e7 {
 			t.Errorf("largest series = %v, %v", ts, err)
 		}
@@ -187,7 +188,7 @@ func TestSampleLabelsAreSeries(t *testing.T) {
 	t.Run("merged profiles", func(t *testing.T) { check(t, true) })
 	// A late profile makes the merged one stale.
 	appendAll(t, s, entry(t, cpuProfile(t, t0.Add(time.Second), map[string]int64{"main;a": 1e7}, nil), "shop"))
-	tree, _, err := s.MergeTree(ctx, cpuID, nil, t0, clk.at, TreeOptions{})
+	tree, _, err := s.MergeTree(ctx, cpuID, nil, t0, clk.now(), TreeOptions{})
 	if err != nil || tree.Total() != 601e7 {
 		t.Errorf("total = %d, %v, want 601e7", tree.Total(), err)
 	}
@@ -198,7 +199,7 @@ func TestSampleLabelsAreSeries(t *testing.T) {
 }
 
 func TestReopen(t *testing.T) {
-	clk := &clock{t0.Add(time.Minute)}
+	clk := newClock(t0.Add(time.Minute))
 	dir := t.TempDir()
 	opts := Options{Path: dir, now: clk.now}
 	s, _ := openStore(t, opts)
@@ -216,23 +217,23 @@ func TestReopen(t *testing.T) {
 	if err := s.Append(context.Background(), append(ps(), p)); !errors.Is(err, ErrClosed) {
 		t.Errorf("append after close: %v", err)
 	}
-	if _, err := s.ProfileTypes(context.Background(), t0, clk.at); !errors.Is(err, ErrClosed) {
+	if _, err := s.ProfileTypes(context.Background(), t0, clk.now()); !errors.Is(err, ErrClosed) {
 		t.Errorf("query after close: %v", err)
 	}
 	s, _ = openStore(t, opts)
 	appendAll(t, s, p)
-	tree, _, err := s.MergeTree(context.Background(), cpuID, nil, t0, clk.at, TreeOptions{})
+	tree, _, err := s.MergeTree(context.Background(), cpuID, nil, t0, clk.now(), TreeOptions{})
 	if err != nil || tree.Total() != 2e7 {
 		t.Errorf("total after reopening = %d, %v", tree.Total(), err)
 	}
 }
 
 func TestRetentionByAge(t *testing.T) {
-	clk := &clock{t0}
+	clk := newClock(t0)
 	s, account := openStore(t, Options{Retention: time.Hour, now: clk.now})
 	for i := range 180 { // three hours
-		clk.at = t0.Add(time.Duration(i) * time.Minute)
-		appendAll(t, s, entry(t, cpuProfile(t, clk.at, map[string]int64{"main;a": 1e7}, nil), "shop"))
+		clk.set(t0.Add(time.Duration(i) * time.Minute))
+		appendAll(t, s, entry(t, cpuProfile(t, clk.now(), map[string]int64{"main;a": 1e7}, nil), "shop"))
 		tickNow(t, s)
 	}
 	tree, _, err := s.MergeTree(context.Background(), cpuID, nil, time.Time{}, time.Time{}, TreeOptions{})
@@ -242,10 +243,10 @@ func TestRetentionByAge(t *testing.T) {
 	s.mu.RLock()
 	oldest, _ := s.segments[0].bounds()
 	s.mu.RUnlock()
-	if age := clk.at.Sub(time.Unix(0, oldest)); age > 70*time.Minute {
+	if age := clk.now().Sub(time.Unix(0, oldest)); age > 70*time.Minute {
 		t.Errorf("the oldest profile on disk is %s old", age)
 	}
-	old := entry(t, cpuProfile(t, clk.at.Add(-2*time.Hour), map[string]int64{"main;a": 1e7}, nil), "shop")
+	old := entry(t, cpuProfile(t, clk.now().Add(-2*time.Hour), map[string]int64{"main;a": 1e7}, nil), "shop")
 	if err := s.Append(context.Background(), append(ps(), old)); err == nil {
 		t.Error("a profile older than the retention was taken")
 	}
@@ -255,7 +256,7 @@ func TestRetentionByAge(t *testing.T) {
 }
 
 func TestRetentionByBytes(t *testing.T) {
-	clk := &clock{t0}
+	clk := newClock(t0)
 	dir := t.TempDir()
 	reg := prometheus.NewPedanticRegistry()
 	const maxBytes = 8 << 20
@@ -265,9 +266,15 @@ func TestRetentionByBytes(t *testing.T) {
 	}
 	defer s.Close()
 	var most int64
+	made := []*profile.Profile{}
+	for i := range 8 {
+		made = append(made, entry(t, synthetic(t, i, t0, 300, 20), "shop"))
+	}
 	for i := range 600 {
-		clk.at = t0.Add(time.Duration(i) * 15 * time.Second)
-		appendAll(t, s, entry(t, synthetic(t, i, clk.at, 300, 20), "shop"))
+		clk.set(t0.Add(time.Duration(i) * 15 * time.Second))
+		p := *made[i%len(made)]
+		p.Start = clk.now()
+		appendAll(t, s, &p)
 		if i%20 == 0 {
 			tickNow(t, s)
 		}
@@ -283,7 +290,7 @@ func TestRetentionByBytes(t *testing.T) {
 		t.Error("nothing evicted")
 	}
 	// The newest are there.
-	tree, _, err := s.MergeTree(context.Background(), cpuID, nil, clk.at, time.Time{}, TreeOptions{})
+	tree, _, err := s.MergeTree(context.Background(), cpuID, nil, clk.now(), time.Time{}, TreeOptions{})
 	if err != nil || tree.Total() == 0 {
 		t.Errorf("newest profile: %v", err)
 	}
@@ -311,7 +318,7 @@ func TestSeriesLimit(t *testing.T) {
 		q.Sample[0].Location = nil
 		p.Sample = append(p.Sample, q.Sample...)
 	}
-	clk := &clock{t0}
+	clk := newClock(t0)
 	s, _ := openStore(t, Options{now: clk.now})
 	appendAll(t, s, entry(t, p, "shop"))
 	values, _, err := s.LabelValues(context.Background(), "user", nil, time.Time{}, time.Time{})

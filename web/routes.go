@@ -42,6 +42,26 @@ type UnmatchedEntry struct {
 	Why    string            `json:"why"`
 }
 
+// withoutNulls makes what is missing empty, so that the page need not ask.
+func (t TargetsPage) withoutNulls() TargetsPage {
+	out := TargetsPage{Processes: append([]Process{}, t.Processes...), Unmatched: append([]UnmatchedEntry{}, t.Unmatched...)}
+	for i := range out.Processes {
+		p := &out.Processes[i]
+		if p.Labels == nil {
+			p.Labels = map[string]string{}
+		}
+		if p.Dropped == nil {
+			p.Dropped = map[string]uint64{}
+		}
+	}
+	for i := range out.Unmatched {
+		if out.Unmatched[i].Labels == nil {
+			out.Unmatched[i].Labels = map[string]string{}
+		}
+	}
+	return out
+}
+
 func (s *Server) routes() (http.Handler, error) {
 	mux := http.NewServeMux()
 	page, err := newPage()
@@ -58,14 +78,7 @@ func (s *Server) routes() (http.Handler, error) {
 			text(w, http.StatusNotImplemented, "there is no list of targets")
 			return
 		}
-		t := s.opts.Targets(r.Context())
-		if t.Processes == nil {
-			t.Processes = []Process{}
-		}
-		if t.Unmatched == nil {
-			t.Unmatched = []UnmatchedEntry{}
-		}
-		s.json(w, t)
+		s.json(w, s.opts.Targets(r.Context()).withoutNulls())
 	})
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		if s.opts.Status == nil {
@@ -84,9 +97,9 @@ func (s *Server) routes() (http.Handler, error) {
 
 	path, h := querierv1connect.NewQuerierServiceHandler(&querier{store: s.opts.Store},
 		connect.WithReadMaxBytes(maxQueryBody), connect.WithCompressMinBytes(1024))
-	mux.Handle(path, bounded(h, maxQueryBody))
+	mux.Handle("POST "+path, bounded(h, maxQueryBody))
 	path, h = pushv1connect.NewPusherServiceHandler(&pusher{store: s.opts.Store}, connect.WithReadMaxBytes(maxPushBody))
-	mux.Handle(path, s.limitPushes(bounded(h, maxPushBody)))
+	mux.Handle("POST "+path, s.limitPushes(bounded(h, maxPushBody)))
 	return s.protect(s.count(mux)), nil
 }
 
