@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/discovery"
 	"github.com/prometheus/prometheus/discovery/file"
 	"github.com/prometheus/prometheus/model/labels"
 )
@@ -137,7 +136,6 @@ func TestDefault(t *testing.T) {
 	if len(c.TargetConfigs) != 1 || len(c.TargetConfigs[0].Discovery) != 1 || c.TargetConfigs[0].Discovery[0].Name() != "process" {
 		t.Errorf("the default does not profile all processes: %+v", c.TargetConfigs)
 	}
-	var _ discovery.Config = c.TargetConfigs[0].Discovery[0]
 }
 
 func TestAnchors(t *testing.T) {
