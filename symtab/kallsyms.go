@@ -42,7 +42,7 @@ type moduleRun struct {
 const (
 	namesPerBlock    = 256
 	maxKernelRegions = 1024
-	maxKernelNames   = 16 << 20 // bytes of names kept as strings
+	maxKernelNames   = 4 << 20 // bytes of names kept as strings: some 25,000 functions
 )
 
 func (n *kernelNames) lookup(addr uint64) (name, module string, ok bool) {

@@ -214,13 +214,10 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 			return err
 		}
 	}
-	if err := errors.Join(goErr, symErr); err != nil {
+	if err := errors.Join(goErr, symErr); err != nil || len(st.resolvers) > 0 {
 		return err
 	}
-	if len(st.resolvers) == 0 {
-		return ErrNoSymbols
-	}
-	return nil
+	return errors.Join(ErrNoSymbols, main.file.SectionsErr)
 }
 
 // openFile opens the module's file and checks that it is the mapped one.

@@ -46,8 +46,8 @@ func TestNamesOfSystemFiles(t *testing.T) {
 		}
 		for _, file := range files {
 			t.Run(file, func(t *testing.T) {
-				if testing.Short() && !strings.Contains(file, "libc.so") {
-					t.Skip("large files are left out of short runs")
+				if (testing.Short() || raceDetector) && !strings.Contains(file, "libc.so") {
+					t.Skip("large files are left out of short runs, and of those under the race detector")
 				}
 				m := moduleOf(t, newCache(t, raw), file, nil)
 				if err := m.Err(); err != nil {
