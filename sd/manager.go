@@ -327,7 +327,7 @@ func (m *Manager) sleep(d time.Duration, early <-chan struct{}) bool {
 
 // closeTimeout bounds how long Close waits for discoverers, some of which are
 // libraries that do not always listen to their context.
-const closeTimeout = 5 * time.Second
+const closeTimeout = 2 * time.Second
 
 // Close stops all discoverers and waits for them. It is idempotent. Afterwards
 // FindTarget answers as before.
@@ -347,7 +347,7 @@ func (m *Manager) Close() {
 	select {
 	case <-done:
 	case <-timer.C:
-		level.Warn(m.logger).Log("msg", "a service discovery has not stopped in time and is left behind", "after", closeTimeout)
+		level.Info(m.logger).Log("msg", "a service discovery has not stopped in time and is left behind", "after", closeTimeout)
 	}
 	if !already {
 		m.unhook()
