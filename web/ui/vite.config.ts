@@ -1,6 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
-import { thirdParty } from './scripts/third-party';
+import { thirdParty } from './scripts/third-party.ts';
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 const flamegraph = (module: string) => here(`node_modules/@grafana/flamegraph/dist/esm/FlameGraph/${module}.mjs`);

@@ -18,7 +18,7 @@ interface Props {
   onPick?: (name: string) => void;
 }
 
-const HEIGHT = 132;
+const HEIGHT = 118;
 const MIN_DRAG = 4; // px
 const LIGHT = ['#4263eb', '#e8590c', '#0c8599', '#ae3ec9', '#2f9e44', '#e03131', '#f08c00', '#868e96'];
 const DARK = ['#748ffc', '#ff922b', '#3bc9db', '#da77f2', '#69db7c', '#ff8787', '#ffd43b', '#adb5bd'];
@@ -74,7 +74,7 @@ export function Chart({ data, start, end, format, label, onSelect, onPick }: Pro
                 return incr >= 60 ? c.slice(0, 5) : c;
               }),
           },
-          { stroke: text, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, gap: 6, size: 46, space: 28, values: (_, ticks) => ticks.map(digits) },
+          { stroke: text, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, gap: 6, size: 46, space: 22, values: (_, ticks) => ticks.map(digits) },
         ],
         series: [
           {},
@@ -140,7 +140,7 @@ export function Chart({ data, start, end, format, label, onSelect, onPick }: Pro
             </span>
           );
         })}
-        <span className="legend-time">{shown === null ? 'on average · drag over the chart to zoom in' : `at ${clock(data.times[shown] * 1000)}`}</span>
+        <span className="legend-time">{shown === null ? 'average · drag over the chart to zoom in' : `at ${clock(data.times[shown] * 1000)}`}</span>
       </figcaption>
     </figure>
   );

@@ -15,6 +15,8 @@ interface Props {
   unit: string;
   matched: ReadonlySet<string> | undefined;
   search: string;
+  /** Fold frames that have nearly the same share as their caller. */
+  fold: boolean;
   sandwich: string;
   onSandwich: (label: string) => void;
   onSearch: (label: string) => void;
@@ -24,10 +26,10 @@ const ROW = 22; // px; PIXELS_PER_LEVEL of the package
 const KEYS: Record<string, Step> = { ArrowUp: 'up', ArrowDown: 'down', ArrowLeft: 'left', ArrowRight: 'right' };
 
 /** The flame graph, or the callers and callees of one function. */
-export function Flame({ data, unit, matched, search, sandwich, onSandwich, onSearch }: Props) {
+export function Flame({ data, unit, matched, search, fold, sandwich, onSandwich, onSearch }: Props) {
   const { dark } = useTheme();
-  const container = useMemo(() => new FlameGraphDataContainer(toFrame(data, unit), { collapsing: true }), [data, unit]);
-  const [groups, setGroups] = useState<{ of: FlameGraphDataContainer; map: CollapsedMap; open: boolean }>();
+  const container = useMemo(() => new FlameGraphDataContainer(toFrame(data, unit), { collapsing: fold }), [data, unit, fold]);
+  const [groups, setGroups] = useState<{ of: FlameGraphDataContainer; map: CollapsedMap }>();
   const [focusPath, setFocusPath] = useState<string[]>([]);
   const [cursor, setCursor] = useState<LevelItem>();
   const [sizeRef, { width }] = useMeasure<HTMLDivElement>();
@@ -35,11 +37,8 @@ export function Flame({ data, unit, matched, search, sandwich, onSandwich, onSea
 
   const levels = container.getLevels();
   const root = levels[0][0];
-  // Fresh data has fresh groups, folded unless the reader had unfolded all.
-  const map =
-    groups?.of === container ? groups.map : container.getCollapsedMap().setAllCollapsedStatus(!(groups?.open ?? false));
-  const setMap = (m: CollapsedMap) =>
-    setGroups({ of: container, map: m, open: m.size() > 0 && [...m.values()].every((g) => !g.collapsed) });
+  const map = groups?.of === container ? groups.map : container.getCollapsedMap();
+  const setMap = (m: CollapsedMap) => setGroups({ of: container, map: m });
 
   const focus = useMemo(() => (focusPath.length > 1 ? findPath(container, focusPath) : undefined), [container, focusPath]);
   const rangeMin = focus ? focus.start / root.value : 0;
@@ -169,7 +168,7 @@ export function Flame({ data, unit, matched, search, sandwich, onSandwich, onSea
                   root={root}
                   depth={levels.length}
                   direction="children"
-                  collapsing
+                  collapsing={fold}
                 />
                 {cursor && width > 0 && (
                   <div className="flame-cursor" style={cursorBox(cursor, map, width, root.value, rangeMin, rangeMax)} />

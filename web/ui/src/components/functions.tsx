@@ -2,9 +2,9 @@ import { useMemo, useRef } from 'react';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { getBarColorByPackage } from '@grafana/flamegraph/colors';
 import { ArrowDown, ArrowUp, Shrink } from 'lucide-react';
+import { lightTheme } from '../grafana/ui';
 import type { FunctionRow } from '../lib/flamebearer';
 import { percent, value } from '../lib/format';
-import { useTheme } from '../lib/theme';
 import type { SortKey } from '../lib/urlstate';
 
 interface Props {
@@ -31,7 +31,6 @@ export function sortRows(rows: readonly FunctionRow[], sort: SortKey, desc: bool
 /** The functions with their own and their whole share. Only the rows in view are made. */
 export function Functions({ rows, total, unit, sort, desc, onSort, matched, onPick, onSandwich }: Props) {
   const scroller = useRef<HTMLDivElement>(null);
-  const { dark } = useTheme();
   const shown = useMemo(
     () => sortRows(matched ? rows.filter((r) => matched.has(r.name)) : rows, sort, desc),
     [rows, matched, sort, desc],
@@ -52,7 +51,7 @@ export function Functions({ rows, total, unit, sort, desc, onSort, matched, onPi
     </div>
   );
   const figure = (v: number) => (
-    <div role="cell" className="figure">
+    <div role="cell" className={v === 0 ? 'figure zero' : 'figure'}>
       <span className="bar" style={{ width: `${total > 0 ? Math.min(100, (100 * v) / total) : 0}%` }} />
       <span className="figure-value">{value(v, unit)}</span>
       <span className="figure-share">{percent(v, total)}</span>
@@ -73,7 +72,7 @@ export function Functions({ rows, total, unit, sort, desc, onSort, matched, onPi
             return (
               <div role="row" className="row" key={r.name} aria-rowindex={v.index + 2} style={{ height: ROW, transform: `translateY(${v.start}px)` }}>
                 <div role="cell" className="name">
-                  <span className="swatch" style={{ background: getBarColorByPackage(r.name, { isLight: !dark }).toHslString() }} />
+                  <span className="swatch" style={{ background: getBarColorByPackage(r.name, lightTheme).toHslString() }} />
                   <button type="button" className="link" title={`${r.name}\nClick to highlight it`} onClick={() => onPick(r.name)}>
                     {r.name}
                   </button>

@@ -36,7 +36,7 @@ export function Popover({ button, label, className = 'button', align = 'left', c
       className="popover-box"
       ref={box}
       onKeyDown={(e) => {
-        if (e.key === 'Escape' && open && !e.defaultPrevented) {
+        if (e.key === 'Escape' && open) {
           e.preventDefault();
           close();
         }

@@ -9,8 +9,10 @@ export interface FlameTheme {
   colors: { background: { secondary: string } };
 }
 
-export const lightTheme: FlameTheme = { isLight: true, colors: { background: { secondary: '#f4f5f7' } } };
-export const darkTheme: FlameTheme = { isLight: false, colors: { background: { secondary: '#1d2026' } } };
+// On light the package makes its colours glaring, so it is told "dark" in both. It
+// then makes the colour of unlit bars by lightening this one by a tenth.
+export const lightTheme: FlameTheme = { isLight: false, colors: { background: { secondary: '#c2cad6' } } };
+export const darkTheme: FlameTheme = { isLight: false, colors: { background: { secondary: '#1d2128' } } };
 
 export const ThemeContext = createContext<FlameTheme>(lightTheme);
 

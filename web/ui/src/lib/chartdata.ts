@@ -25,7 +25,8 @@ const MAX_STEPS = 20_000;
 /**
  * Lays series on a grid of steps, keeps the `most` largest and adds the rest up.
  * `scale` turns a step's sum into the chart's unit. A step without a point of any
- * series is unknown; one in which others have a point counts as 0.
+ * series is unknown; one in which others have a point counts as 0. The step that
+ * goes beyond the end is not complete, and left out unless it is all there is.
  */
 export function chartData(
   series: readonly Series[],
@@ -34,7 +35,7 @@ export function chartData(
   step: number,
   name: (labels: Record<string, string>) => string,
   scale: number,
-  most = 7,
+  most = 6,
 ): ChartData {
   const stepMs = step * 1000;
   const steps = Math.min(MAX_STEPS, Math.max(0, Math.ceil((end - start) / stepMs)) + 1);
@@ -50,6 +51,17 @@ export function chartData(
       known[at] = true;
       row.cells[at] += p.value * scale;
       row.sum += p.value * scale;
+    }
+  }
+
+  const complete = Math.min(steps, Math.floor((end - start) / stepMs) + 1);
+  if (known.slice(0, complete).some(Boolean)) {
+    for (let i = complete; i < steps; i++) {
+      known[i] = false;
+      for (const r of byName.values()) {
+        r.sum -= r.cells[i];
+        r.cells[i] = 0;
+      }
     }
   }
 

@@ -22,6 +22,8 @@ export interface State {
   view: View;
   sort: SortKey;
   desc: boolean;
+  /** Frames that have nearly the same share as their caller are folded into it. */
+  fold: boolean;
   /** The function whose callers and callees are shown; "" is none. */
   sandwich: string;
   /** Search of the targets page. */
@@ -41,6 +43,7 @@ export const DEFAULT_STATE: State = {
   view: 'both',
   sort: 'self',
   desc: true,
+  fold: false,
   sandwich: '',
   find: '',
   show: 'all',
@@ -78,6 +81,7 @@ export function parseState(query: string): State {
     view: oneOf(p.get('view'), ['both', 'flame', 'table'], DEFAULT_STATE.view),
     sort: oneOf(sort.replace(/^-/, ''), ['self', 'total', 'name'], DEFAULT_STATE.sort),
     desc: sort === '' ? DEFAULT_STATE.desc : sort.startsWith('-'),
+    fold: p.get('fold') === 'on',
     sandwich: text('sandwich'),
     find: text('find'),
     show: oneOf(p.get('show'), ['all', 'profiled', 'not'], DEFAULT_STATE.show),
@@ -104,6 +108,7 @@ export function formatState(s: State): string {
   put('search', s.search);
   put('view', s.view, DEFAULT_STATE.view);
   put('sort', (s.desc ? '-' : '') + s.sort, '-self');
+  if (s.fold) p.set('fold', 'on');
   put('sandwich', s.sandwich);
   put('find', s.find);
   put('show', s.show, DEFAULT_STATE.show);

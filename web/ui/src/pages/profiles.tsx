@@ -1,6 +1,6 @@
 import { useDeferredValue, useMemo, useState } from 'react';
 import { keepPreviousData, useQuery } from '@tanstack/react-query';
-import { BarChart3, Columns2, Download, Flame as FlameIcon, Hourglass, Layers, RefreshCw, SearchX, ServerOff, Table2 } from 'lucide-react';
+import { BarChart3, Columns2, Download, Flame as FlameIcon, FoldVertical, Hourglass, Layers, RefreshCw, SearchX, ServerOff, Table2 } from 'lucide-react';
 import { ApiError, serverNow } from '../api/client';
 import { downloadPprof, fileName } from '../api/pprof';
 import { labelValues, mergeStacktraces, parseProfileType, profileTypes, selectSeries, type ProfileType } from '../api/querier';
@@ -13,7 +13,7 @@ import { Functions } from '../components/functions';
 import { TimePicker } from '../components/timepicker';
 import { chartData } from '../lib/chartdata';
 import { shareOf } from '../lib/flamebearer';
-import { cores, digits, percent, value } from '../lib/format';
+import { digits, percent, value } from '../lib/format';
 import { exactSearch, parseSearch } from '../lib/search';
 import { SERVICE, selector } from '../lib/selector';
 import { useAppState } from '../lib/state';
@@ -90,6 +90,8 @@ export function Profiles() {
   const reset = { service: '', filters: [] };
   const window = profile.data?.window;
 
+  const waiting = service === '' && filters.length === 0 && (services.data?.length ?? 0) === 0;
+
   const serviceOptions = useMemo(() => {
     const names = services.data ?? [];
     const all = names.includes(service) || service === '' ? names : [service, ...names];
@@ -148,7 +150,7 @@ export function Profiles() {
       )}
 
       {storeOff ? (
-        <div className="card">
+        <div className="card grow">
           <Empty icon={<ServerOff />} title="This agent keeps no profiles itself">
             Its store is switched off (<code>store.enabled: false</code>), so there is nothing to show here. Its profiles are at the servers that it pushes to; the{' '}
             <a href="?page=status" onClick={(e) => { e.preventDefault(); set({ page: 'status' }); }}>status page</a> names them.
@@ -162,6 +164,7 @@ export function Profiles() {
             service={service}
             result={series.data}
             stale={series.isPlaceholderData}
+            waiting={waiting}
             onSelect={(from, to) => {
               const r = absolute(from, to);
               if (r) set({ range: r });
@@ -176,7 +179,7 @@ export function Profiles() {
                 <Empty icon={<Hourglass />} title="Loading…" />
               ) : profile.isError && !data ? (
                 <Empty icon={<ServerOff />} title="No answer yet" />
-              ) : service === '' && filters.length === 0 && (services.data?.length ?? 0) === 0 ? (
+              ) : waiting ? (
                 <Empty icon={<Hourglass />} title={live ? 'Waiting for the first profile' : 'No profiles in this time'}>
                   {live
                     ? 'A fresh agent has its first picture after a few seconds; this page looks every second. If nothing comes, the Targets page says which processes are profiled and why others are not.'
@@ -216,11 +219,13 @@ interface SeriesCardProps {
   service: string;
   result: { series: Awaited<ReturnType<typeof selectSeries>>; step: number; grid: { start: number; end: number }; start: number; end: number } | undefined;
   stale: boolean;
+  /** The page waits for the first data there is. */
+  waiting: boolean;
   onSelect: (from: number, to: number) => void;
   onPick: (name: string) => void;
 }
 
-function SeriesCard({ type, unit, service, result, stale, onSelect, onPick }: SeriesCardProps) {
+function SeriesCard({ type, unit, service, result, stale, waiting, onSelect, onPick }: SeriesCardProps) {
   const time = unit === 'nanoseconds';
   const cpu = parseProfileType(type).name === 'process_cpu';
   const chart = useMemo(() => {
@@ -229,7 +234,7 @@ function SeriesCard({ type, unit, service, result, stale, onSelect, onPick }: Se
     const scale = time ? 1 / (result.step * 1e9) : 1 / result.step;
     return chartData(result.series, result.grid.start, result.grid.end, result.step, (l) => l[SERVICE] ?? (service || 'all'), scale);
   }, [result, time, service]);
-  const format = (v: number) => (cpu && time ? cores(v) : time ? `${digits(v)} waiting` : `${value(v, unit)}/s`);
+  const format = (v: number) => (time ? digits(v) : `${value(v, unit)}/s`);
   const title = cpu && time ? 'CPU in use' : time ? 'Threads that wait' : 'Over time';
   return (
     <section className={`card strip ${stale ? 'stale' : ''}`} aria-label={title}>
@@ -241,7 +246,7 @@ function SeriesCard({ type, unit, service, result, stale, onSelect, onPick }: Se
       {chart && result ? (
         <Chart data={chart} start={result.start} end={result.end} format={format} label={title} onSelect={onSelect} onPick={service === '' ? onPick : undefined} />
       ) : (
-        <div className="chart-empty muted">{result ? 'Nothing in this time range' : ''}</div>
+        <div className="chart-empty muted">{result && !waiting ? 'Nothing in this time range' : ''}</div>
       )}
     </section>
   );
@@ -292,6 +297,18 @@ function ProfileCard({ data, window, unit, type, where, stale }: ProfileCardProp
           </span>
         </div>
         <SearchBox label="Search functions" placeholder="Search functions" value={state.search} onChange={(v) => set({ search: v }, 'replace')} error={matcher?.error} />
+        {state.view !== 'table' && (
+          <button
+            type="button"
+            className="button icon toggle"
+            aria-pressed={state.fold}
+            aria-label="Fold similar frames"
+            title={state.fold ? 'Similar frames are folded; click to show all' : 'Fold frames that have nearly the same share as their caller'}
+            onClick={() => set({ fold: !state.fold }, 'replace')}
+          >
+            <FoldVertical />
+          </button>
+        )}
         <Segmented label="View" value={state.view} options={VIEWS} onChange={(v) => set({ view: v })} />
         <button type="button" className="button" onClick={save} disabled={download === 'busy'} title="Download as pprof (.pb.gz), for go tool pprof and others">
           <Download />
@@ -315,7 +332,7 @@ function ProfileCard({ data, window, unit, type, where, stale }: ProfileCardProp
           />
         )}
         {state.view !== 'table' && (
-          <Flame data={data} unit={unit} matched={matched} search={search} sandwich={state.sandwich} onSandwich={sandwich} onSearch={pick} />
+          <Flame data={data} unit={unit} matched={matched} search={search} fold={state.fold} sandwich={state.sandwich} onSandwich={sandwich} onSearch={pick} />
         )}
       </div>
     </section>
