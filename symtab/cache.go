@@ -154,6 +154,7 @@ func (c *Cache) Expire(now time.Time) {
 	drop = append(drop, c.shrinkLocked(nil)...)
 	c.mu.Unlock()
 	closeStates(drop)
+	c.relax()
 
 	for _, m := range check {
 		if st := m.state.Load(); st != nil && st.changed() {
@@ -269,6 +270,40 @@ func (c *Cache) shrinkLocked(keep *Module) (drop []*state) {
 		c.metrics.evicted.WithLabelValues(reason).Inc()
 	}
 	return drop
+}
+
+// loader takes a loader; give takes it back. There are maxLoads.
+func (c *Cache) loader() *loader {
+	l := <-c.loads
+	if l == nil {
+		l = newLoader()
+	}
+	l.used = true
+	return l
+}
+
+func (c *Cache) give(l *loader) {
+	if l.scratch() > maxScratch {
+		l = nil
+	}
+	c.loads <- l
+}
+
+// relax lets go of buffers that were not used since the last round.
+func (c *Cache) relax() {
+	for range maxLoads {
+		select {
+		case l := <-c.loads:
+			if l != nil && !l.used {
+				l = nil
+			}
+			if l != nil {
+				l.used = false
+			}
+			c.loads <- l
+		default: // at work
+		}
+	}
 }
 
 func closeStates(states []*state) {

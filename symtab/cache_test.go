@@ -177,6 +177,9 @@ func TestChangeInPlace(t *testing.T) {
 func TestEviction(t *testing.T) {
 	prog, off := cProgram(t)
 	dir := t.TempDir()
+	sized := moduleOf(t, newCache(t, Options{}), prog, nil)
+	sized.Frames(off)
+	_, one := sized.Size()
 	for _, tc := range []struct {
 		name   string
 		opts   Options
@@ -186,7 +189,7 @@ func TestEviction(t *testing.T) {
 	}{
 		{"age", Options{MaxAge: time.Minute}, 2 * time.Minute, "age", 0},
 		{"files", Options{MaxFiles: 3}, time.Second, "files", 3},
-		{"bytes", Options{MaxBytes: 1700}, time.Second, "bytes", 2},
+		{"bytes", Options{MaxBytes: one * 5 / 2}, time.Second, "bytes", 2},
 		{"within bounds", Options{}, time.Second, "age", 8},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,6 +1,9 @@
 package symtab
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // candidate is a symbol that may name a range.
 type candidate struct {
@@ -73,6 +76,7 @@ func (f *flattener) table() *table {
 // flatten appends disjoint ranges to out.
 func (f *flattener) flatten(cands []candidate, out []span) []span {
 	cands = f.sorted(cands)
+	out = slices.Grow(out, len(cands)*3/4)
 	f.open = f.open[:0]
 	pos := uint64(0)
 	for i := 0; i < len(cands); {
@@ -153,7 +157,7 @@ const maxPerAddress = 8
 // sorted returns the candidates in order of their start; those with the same start
 // keep their order.
 func (f *flattener) sorted(cands []candidate) []candidate {
-	f.keys = f.keys[:0]
+	f.keys = slices.Grow(f.keys[:0], len(cands))
 	inOrder := true
 	top := uint32(0)
 	for i := range cands {

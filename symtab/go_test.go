@@ -39,6 +39,53 @@ func goProgram(t testing.TB, cgo bool, flags ...string) string {
 	return out
 }
 
+// TestOldGo builds programs with other releases of Go, which the go command fetches.
+func TestOldGo(t *testing.T) {
+	list := os.Getenv("SPANFLAME_TEST_GO_TOOLCHAINS")
+	if list == "" {
+		t.Skip("set SPANFLAME_TEST_GO_TOOLCHAINS to a list such as go1.15.15,go1.17.13,go1.18.10,go1.21.13 to test their formats")
+	}
+	// The program without type arguments, which older releases do not know.
+	older := strings.NewReplacer("type number interface{ ~int | ~float64 }\n", "", "sum[T number](xs []T) (s T)", "sum(xs []int) (s int)",
+		"twice[T number](x T) T", "twice(x int) int", "sum([]float64{1, 2}) + float64(sum([]int{1}))", "sum([]int{1})", "sum[int]", "sum", "any", "interface{}")
+	src, err := os.ReadFile(filepath.Join("testdata", "src", "prog.go.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, release := range strings.Split(list, ",") {
+		for _, mode := range []string{"exe", "pie"} {
+			t.Run(release+" "+mode, func(t *testing.T) {
+				dir := t.TempDir()
+				for name, text := range map[string]string{
+					"go.mod": "module example.test/prog\n\ngo 1.12\n", "prog.go": older.Replace(string(src)), "extra.go": "package main\n\nfunc extra() {}\n",
+				} {
+					if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+				t.Setenv("GOTOOLCHAIN", release)
+				t.Setenv("GOFLAGS", "-mod=mod") // flags of newer releases are unknown to older ones
+				t.Setenv("CGO_ENABLED", "0")
+				prog := filepath.Join(dir, "prog")
+				run(t, dir, "go", "build", "-buildmode="+mode, "-o", prog, ".")
+				said := run(t, ".", prog)
+				for _, strip := range []bool{false, true} {
+					file := prog
+					if strip {
+						file = stripped(t, prog)
+					}
+					m := moduleOf(t, newCache(t, Options{Demangle: "simplified", Inline: true}), file, nil)
+					if err := m.Err(); err != nil || !m.IsGo() {
+						t.Fatal(err, m.IsGo())
+					}
+					checkRuntime(t, m, prog, said)
+					checkGoSymbols(t, m, prog, strip)
+				}
+			})
+		}
+	}
+}
+
 // textAddr is an address of a symbol of a file that is not stripped.
 func textAddr(t testing.TB, path, name string) uint64 {
 	t.Helper()

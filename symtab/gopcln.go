@@ -171,6 +171,9 @@ func (g *goFuncs) readTable() error {
 		return corrupt("%d functions", g.funcs)
 	}
 	n := int(g.funcs)
+	if need := uint64(2*n+1)*uint64(g.fieldLen) + 4; g.funcTab > g.size || need > g.size-g.funcTab+4 {
+		return corrupt("%d functions in a table of %d bytes", n, g.size)
+	}
 	raw := make([]byte, (2*n+1)*g.fieldLen)
 	if g.version == go12 {
 		raw = make([]byte, len(raw)+4) // the offset of the file table follows
@@ -258,10 +261,18 @@ const (
 // describe reads the description of function i.
 func (g *goFuncs) describe(i int) (goFunc, error) {
 	f := goFunc{entry: g.base + VirtAddr(g.starts[i]), size: g.starts[i+1] - g.starts[i]}
-	var b [48 + 8*maxFuncData]byte
 	at := g.funcAt + uint64(g.offs[i])
 	n := g.fixedLen()
-	if err := g.read(b[:n], at); err != nil {
+	// Most descriptions fit, with what follows them, in one read.
+	var buf [160]byte
+	b := buf[:]
+	if at < g.size {
+		b = b[:min(uint64(len(b)), g.size-at)]
+	}
+	if len(b) < n {
+		return f, corrupt("function %d is described at %#x of %#x", i, at, g.size)
+	}
+	if err := g.read(b, at); err != nil {
 		return f, err
 	}
 	first := g.ptr
@@ -269,7 +280,7 @@ func (g *goFuncs) describe(i int) (goFunc, error) {
 		first = 4
 	}
 	w := func(k int) uint32 { return le.Uint32(b[first+4*k:]) } // nameOff is word 0
-	entry := pointer(b[:], first)
+	entry := pointer(b, first)
 	if want := uint64(g.starts[i]); entry != want && (g.version >= go118 || entry != uint64(f.entry)) {
 		return f, corrupt("function %d: its description is that of another", i)
 	}
@@ -294,15 +305,15 @@ func (g *goFuncs) describe(i int) (goFunc, error) {
 			fdAt += uint64(width) - abs%uint64(width)
 		}
 	}
-	var v [8]byte
-	if err := g.read(v[:4], at+uint64(n)+4*pcdataInlTreeIndex); err != nil {
-		return f, err
+	indexAt, treeAt := uint64(n)+4*pcdataInlTreeIndex, fdAt+uint64(inlTree)*uint64(width)
+	if treeAt+uint64(width) > uint64(len(b)) {
+		b = make([]byte, treeAt+uint64(width))
+		if err := g.read(b, at); err != nil {
+			return f, err
+		}
 	}
-	f.inlIndex = le.Uint32(v[:])
-	if err := g.read(v[:width], at+fdAt+uint64(inlTree)*uint64(width)); err != nil {
-		return f, err
-	}
-	f.inlTree = pointer(v[:], width)
+	f.inlIndex = le.Uint32(b[indexAt:])
+	f.inlTree = pointer(b[treeAt:], width)
 	if g.version >= go118 {
 		f.hasInline = f.inlIndex != 0 && f.inlTree != math.MaxUint32
 	} else {

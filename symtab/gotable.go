@@ -56,6 +56,8 @@ func newGoTable(main elfSymbols, lay layout, opts *Options, b *budget) (*goTable
 
 func (t *goTable) bytes() int64 { return int64(8*len(t.funcs.starts)) + t.cache.bytes() }
 
+func (t *goTable) count() int { return len(t.funcs.offs) }
+
 func (t *goTable) close() { t.cache.close() }
 
 func (t *goTable) frames(p position) ([]Frame, error) {

@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spanflame/spanflame/internal/elffile"
 )
@@ -13,9 +14,11 @@ import (
 type loader struct {
 	flat flattener
 	buf  []byte
+	used bool // since the last round
 }
 
-// maxScratch is the size over which a loader's buffers are not kept.
+// maxScratch is the size over which a loader's buffers are not kept until the next
+// load; smaller ones are let go by the second round without a load.
 const maxScratch = 32 << 20
 
 func newLoader() *loader {
@@ -68,6 +71,8 @@ func (l *loader) collect(lay layout, ef elfSymbols, kind elf.SectionType, n *nam
 	}
 	source := uint16(len(n.sources))
 	strLen := n.sources[len(n.sources)-1].size
+	room := int(min(ef.file.SymbolCount(sec), maxPresize, uint64(limit)))
+	l.flat.cands = slices.Grow(l.flat.cands, room)
 	thumb := ef.file.Machine == elf.EM_ARM
 	f := &l.flat
 	return ef.file.EachSymbol(sec, l.buf, func(s elffile.Symbol) error {
@@ -111,6 +116,9 @@ func (l *loader) collect(lay layout, ef elfSymbols, kind elf.SectionType, n *nam
 		return nil
 	})
 }
+
+// maxPresize bounds the memory that is taken because of a number that a file states.
+const maxPresize = 1 << 18
 
 // stbUnique is STB_GNU_UNIQUE: global, and one in the process.
 const stbUnique = elf.SymBind(10)

@@ -45,10 +45,11 @@ type source struct {
 // state is what was read of a file. It does not change, but for its caches.
 type state struct {
 	err       error
-	retry     time.Time // when to read the file again; zero for never
+	retry     int64 // when to read the file again, in unix nanoseconds; 0 for never
 	layout    layout
 	resolvers []resolver
 	handles   []*handle
+	main      *elffile.File
 	buildID   string
 	isGo      bool
 }
@@ -99,6 +100,17 @@ func (m *Module) IsGo() bool { return m.ready().isGo }
 // HasFunctions says whether the file has function names.
 func (m *Module) HasFunctions() bool { return len(m.ready().resolvers) > 0 }
 
+// Size is the number of functions that the file's tables name, and the memory that
+// the tables take with the names that were asked for. A table that was not needed yet
+// counts for nothing.
+func (m *Module) Size() (functions int, bytes int64) {
+	st := m.ready()
+	for _, r := range st.resolvers {
+		functions += r.count()
+	}
+	return functions, st.bytes()
+}
+
 // Err says why there are no names, or why some are missing: it wraps ErrNoSymbols,
 // ErrReplaced, ErrNoFile, ErrTableTooBig, an error of internal/elffile, or that of
 // the opener.
@@ -110,7 +122,7 @@ func (m *Module) ready() *state {
 		m.used.Store(now)
 	}
 	st := m.state.Load()
-	if st != nil && (st.retry.IsZero() || time.Now().Before(st.retry)) {
+	if st != nil && (st.retry == 0 || time.Now().UnixNano() < st.retry) {
 		return st
 	}
 	return m.load(st)
@@ -148,10 +160,7 @@ func (m *Module) load(old *state) *state {
 // read opens and reads the file. It always returns a state.
 func (m *Module) read() *state {
 	c := m.cache
-	l := <-c.loads
-	if l == nil {
-		l = newLoader()
-	}
+	l := c.loader()
 	start := time.Now()
 	c.mu.Lock()
 	opts := c.opts
@@ -162,12 +171,9 @@ func (m *Module) read() *state {
 	}
 	if len(st.resolvers) == 0 && !errors.Is(st.err, ErrNoSymbols) {
 		st.close()
-		st.handles, st.retry = nil, start.Add(retryAfter)
+		st.handles, st.retry = nil, start.Add(retryAfter).UnixNano()
 	}
-	if l.scratch() > maxScratch {
-		l = nil
-	}
-	c.loads <- l
+	c.give(l)
 
 	c.metrics.seconds.Add(time.Since(start).Seconds())
 	result := "ok"
@@ -202,11 +208,16 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 		// when code is asked for that is not in it: C code, under cgo.
 		st.isGo = true
 		st.resolvers = append(st.resolvers, golang, table)
-	} else if symErr = table.load(l); table.count() > 0 {
-		st.resolvers = append(st.resolvers, table)
 	} else {
-		table.close()
+		if symErr = table.load(l); table.count() > 0 {
+			st.resolvers = append(st.resolvers, table)
+		} else {
+			table.close()
+		}
+		symErr = errors.Join(symErr, main.file.SectionsErr)
+		main.file.ForgetHeaders()
 	}
+	st.main = main.file
 	if main.handle != nil {
 		if err := main.handle.fresh(); err != nil { // it changed while it was read
 			st.close()
@@ -217,7 +228,7 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 	if err := errors.Join(goErr, symErr); err != nil || len(st.resolvers) > 0 {
 		return err
 	}
-	return errors.Join(ErrNoSymbols, main.file.SectionsErr)
+	return ErrNoSymbols
 }
 
 // openFile opens the module's file and checks that it is the mapped one.
@@ -261,7 +272,11 @@ func (st *state) changed() bool {
 }
 
 func (st *state) bytes() int64 {
-	sum := int64(512)
+	const fixed = 256
+	sum := int64(fixed)
+	if st.main != nil {
+		sum += st.main.Footprint()
+	}
 	for _, r := range st.resolvers {
 		sum += r.bytes()
 	}

@@ -13,6 +13,8 @@ type resolver interface {
 	// frames returns the functions at a place, innermost first, or nil if it knows
 	// none. An error that wraps errStale asks the module to read the file anew.
 	frames(p position) ([]Frame, error)
+	// count is the number of symbols that it has read.
+	count() int
 	// bytes is the memory it takes.
 	bytes() int64
 	// close gives back files, and what it counted in shared budgets. It may be
@@ -51,6 +53,9 @@ func (t *symbolTable) load(l *loader) error {
 	files, opened, err := symbolFiles(t.main, t.path, t.root, t.opts)
 	limit := int(t.opts.MaxBytes / 2 / symbolBytes)
 	table, names, terr := l.symbols(t.layout, files, limit)
+	for _, f := range files[1:] {
+		f.file.ForgetHeaders()
+	}
 	if errors.Is(terr, ErrTableTooBig) {
 		table = newTable(nil) // a part of a table would give the rest no names, for no visible reason
 	}
@@ -75,15 +80,9 @@ func (t *symbolTable) frames(p position) ([]Frame, error) {
 	s := t.got.Load()
 	if s == nil {
 		// Two goroutines may both read the tables; that is rare and does no harm.
-		l := <-t.cache.loads
-		if l == nil {
-			l = newLoader()
-		}
+		l := t.cache.loader()
 		_ = t.load(l) // the functions of Go do have names; C code has those that could be read
-		if l.scratch() > maxScratch {
-			l = nil
-		}
-		t.cache.loads <- l
+		t.cache.give(l)
 		if s = t.got.Load(); s == nil {
 			return nil, errStale
 		}
@@ -116,10 +115,10 @@ func (s *symbols) frames(p position) ([]Frame, error) {
 	return s.cache.put(uint64(i), []Frame{{Name: name}}, int64(len(name))), nil
 }
 
-// count is the number of ranges with a name that were read.
+// count is the number of symbols that were read and are of use.
 func (t *symbolTable) count() int {
 	if s := t.got.Load(); s != nil {
-		return s.table.len()
+		return s.table.symbols()
 	}
 	return 0
 }

@@ -8,7 +8,7 @@ import (
 
 // table holds disjoint ranges of addresses, sorted, each with a reference to its
 // name. Addresses are 32-bit offsets in the executable segments of a file, put one
-// behind the other (see layout). A range takes 10 bytes, and the index half a byte.
+// behind the other (see layout). A range takes 10 bytes, and the index half a byte to one.
 type table struct {
 	starts  []uint32
 	sizes   []uint16 // wideSize: see wide
@@ -50,7 +50,11 @@ func newTable(spans []span) *table {
 
 func (t *table) makeIndex() {
 	last := t.starts[len(t.starts)-1]
-	for last>>t.shift > uint32(len(t.starts)/8) {
+	perBlock := 8
+	if len(t.starts) < 1<<14 {
+		perBlock = 4 // small tables can afford it
+	}
+	for last>>t.shift > uint32(len(t.starts)/perBlock) {
 		t.shift++
 	}
 	t.index = make([]uint32, last>>t.shift+2)
@@ -77,14 +81,19 @@ func (t *table) find(at uint32) (int, bool) {
 		lo = hi
 	}
 	// The first range of [lo, hi) that starts behind at; the one before it is the
-	// last that starts at or before it, and may lie in an earlier block.
-	for lo < hi {
+	// last that starts at or before it, and may lie in an earlier block. A block has
+	// a few ranges on average: counting them off mispredicts one branch, halving
+	// them three.
+	for hi-lo > 24 {
 		mid := (lo + hi) >> 1
 		if t.starts[mid] <= at {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
+	}
+	for lo < hi && t.starts[lo] <= at {
+		lo++
 	}
 	if lo == 0 {
 		return 0, false
@@ -108,6 +117,9 @@ func (t *table) bytes() int64 {
 }
 
 func (t *table) len() int { return len(t.starts) }
+
+// symbols counts the names, of which some are aliases of one range.
+func (t *table) symbols() int { return len(t.starts) + len(t.aliases) }
 
 // check verifies the invariants: sorted, disjoint, indexed. It is for tests.
 func (t *table) check() error {

@@ -39,7 +39,7 @@ type VirtAddr uint64
 const (
 	maxSegments     = 4096    // the kernel itself refuses program header tables over 64 KiB
 	maxSections     = 1 << 16 // SHN_LORESERVE is 0xff00; more occur in relocatable objects only
-	maxSectionNames = 16 << 20
+	maxSectionNames = 4 << 20
 )
 
 // Segment is a program header.
@@ -84,8 +84,9 @@ type File struct {
 	// files run, as the kernel looks at segments only.
 	SectionsErr error
 
-	r    io.ReaderAt
-	size int64
+	r     io.ReaderAt
+	size  int64
+	names int // bytes of section names
 }
 
 // Open reads the headers of an ELF file of size bytes. The reader must stay usable
@@ -152,6 +153,15 @@ func (h *tables) readCounts(b []byte) {
 	h.shstrndx = uint64(le.Uint16(b[8:]))
 	h.extended = h.phnum == 0xffff // PN_XNUM
 }
+
+// Footprint is about the memory that the headers take.
+func (f *File) Footprint() int64 {
+	return int64(256 + 56*(len(f.Segments)+len(f.Loads)) + 88*len(f.Sections) + f.names)
+}
+
+// ForgetHeaders gives the memory of headers back, but for Loads: the file can go on
+// to be read by offset and by address.
+func (f *File) ForgetHeaders() { f.Sections, f.Segments, f.names = nil, nil, 0 }
 
 func (f *File) readSegments(h *tables) error {
 	if h.phnum == 0 || h.phoff == 0 {
@@ -231,6 +241,7 @@ func (f *File) readSections(h *tables) error {
 		if err != nil {
 			return fmt.Errorf("read section names: %w", err)
 		}
+		f.names = len(b)
 		names := string(b) // one allocation that all names are cut from
 		for i := range sections {
 			sections[i].Name = cString(names, nameOffs[i])
