@@ -18,6 +18,7 @@ export default defineConfig({
       { find: '@grafana/flamegraph/colors', replacement: flamegraph('colors') },
       { find: /^\.\/FlameGraphTooltip\.mjs$/, replacement: here('src/grafana/tooltip.tsx') },
       { find: /^\.\/FlameGraphContextMenu\.mjs$/, replacement: here('src/grafana/menu.tsx') },
+      { find: /^\.\/colors\.mjs$/, replacement: here('src/grafana/colors.ts') },
       { find: '@grafana/ui', replacement: here('src/grafana/ui.tsx') },
       { find: '@grafana/data', replacement: here('src/grafana/data.ts') },
       { find: 'lodash', replacement: here('src/grafana/lodash.ts') },

@@ -3,7 +3,7 @@
 // itself, so that it can't be out of step.
 
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { dirname, join, sep } from 'node:path';
+import { dirname, join, resolve, sep } from 'node:path';
 import type { Plugin } from 'vite';
 
 interface Package {
@@ -65,17 +65,23 @@ function document(packages: Package[]): string {
 /** The plugin that writes the file after each build. */
 export function thirdParty(file: string): Plugin {
   const dirs = new Set<string>();
+  let root = '';
   return {
     name: 'third-party',
     apply: 'build',
-    // Style sheets and fonts are in no chunk's list of modules, so every module that is loaded counts,
-    // and those that were dropped whole are taken out again below.
+    configResolved(config) {
+      root = config.root;
+    },
+    // Style sheets are in no chunk's list of modules.
     moduleParsed(info) {
-      if (/\.(css|woff2)(\?|$)/.test(info.id)) dirs.add(packageDir(info.id));
+      if (/\.css(\?|$)/.test(info.id)) dirs.add(packageDir(info.id));
     },
     generateBundle(_, bundle) {
       for (const chunk of Object.values(bundle)) {
-        if (chunk.type !== 'chunk') continue;
+        if (chunk.type === 'asset') {
+          for (const name of chunk.originalFileNames) dirs.add(packageDir(resolve(root, name)));
+          continue;
+        }
         for (const [id, module] of Object.entries(chunk.modules)) {
           if (module.renderedLength > 0) dirs.add(packageDir(id));
         }

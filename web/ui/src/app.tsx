@@ -1,4 +1,4 @@
-import type { MouseEvent } from 'react';
+import { useEffect, type MouseEvent } from 'react';
 import { Monitor, Moon, Sun } from 'lucide-react';
 import { Profiles } from './pages/profiles';
 import { StatusPage } from './pages/status';
@@ -15,6 +15,10 @@ const PAGES: Array<{ page: Page; text: string }> = [
 
 export function App() {
   const { state, set, href } = useAppState();
+  const title = state.page === 'profiles' ? state.service : PAGES.find((p) => p.page === state.page)!.text;
+  useEffect(() => {
+    document.title = title === '' ? 'Spanflame' : `${title} · Spanflame`;
+  }, [title]);
   const go = (page: Page) => (e: MouseEvent) => {
     if (e.metaKey || e.ctrlKey || e.shiftKey) return;
     e.preventDefault();

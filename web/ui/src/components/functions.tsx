@@ -1,7 +1,7 @@
 import { useMemo, useRef } from 'react';
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { getBarColorByPackage } from '@grafana/flamegraph/colors';
 import { ArrowDown, ArrowUp, Shrink } from 'lucide-react';
+import { getBarColorByPackage } from '../grafana/colors';
 import { lightTheme } from '../grafana/ui';
 import type { FunctionRow } from '../lib/flamebearer';
 import { percent, value } from '../lib/format';

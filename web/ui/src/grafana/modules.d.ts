@@ -86,8 +86,10 @@ declare module '@grafana/flamegraph/tree' {
 }
 
 declare module '@grafana/flamegraph/colors' {
-  interface Color {
+  export interface Color {
     toHslString(): string;
+    clone(): Color;
+    lighten(percent: number): Color;
   }
   export function getBarColorByPackage(label: string, theme: { isLight: boolean }): Color;
 }

@@ -12,7 +12,7 @@ export interface FlameTheme {
 // On light the package makes its colours glaring, so it is told "dark" in both. It
 // then makes the colour of unlit bars by lightening this one by a tenth.
 export const lightTheme: FlameTheme = { isLight: false, colors: { background: { secondary: '#c2cad6' } } };
-export const darkTheme: FlameTheme = { isLight: false, colors: { background: { secondary: '#1d2128' } } };
+export const darkTheme: FlameTheme = { isLight: false, colors: { background: { secondary: '#474d57' } } };
 
 export const ThemeContext = createContext<FlameTheme>(lightTheme);
 
