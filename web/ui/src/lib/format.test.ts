@@ -7,12 +7,12 @@ describe('numbers for people', () => {
     [0.4, '0.4 ns'],
     [1, '1 ns'],
     [950, '950 ns'],
-    [999.9, '1 µs'],
+    [999.9, '1.00 µs'],
     [1_234, '1.23 µs'],
     [45_600_000, '45.6 ms'],
-    [999_999_999, '1 s'],
-    [1_500_000_000, '1.5 s'],
-    [59_990_000_000, '60 s'],
+    [999_999_999, '1.00 s'],
+    [1_500_000_000, '1.50 s'],
+    [59_990_000_000, '60.0 s'],
     [119_400_000_000, '119 s'],
     [119_600_000_000, '2 min 0 s'],
     [725_000_000_000, '12 min 5 s'],
@@ -20,7 +20,7 @@ describe('numbers for people', () => {
     [3_599_600_000_000, '1 h 0 min'],
     [12_000_000_000_000, '3 h 20 min'],
     [36e14, '1,000 h 0 min'],
-    [-1_500_000_000, '-1.5 s'],
+    [-1_500_000_000, '-1.50 s'],
     [NaN, '–'],
     [Infinity, '–'],
   ])('duration(%f) is %s', (ns, text) => expect(duration(ns)).toBe(text));
@@ -57,7 +57,7 @@ describe('numbers for people', () => {
   ])('bytes(%f) is %s', (v, text) => expect(bytes(v)).toBe(text));
 
   it('chooses by the unit', () => {
-    expect(value(2e9, 'nanoseconds')).toBe('2 s');
+    expect(value(2e9, 'nanoseconds')).toBe('2.00 s');
     expect(value(2048, 'bytes')).toBe('2 KiB');
     expect(value(2048, 'count')).toBe('2,048');
     expect(count(1234.6)).toBe('1,235');

@@ -8,17 +8,20 @@ const NS_STEPS: Array<[number, string]> = [
   [1, 'ns'],
 ];
 
-/** Three significant digits, never an exponent: 0.0123, 1.23, 12.3, 123, 1,234. */
-export function digits(v: number): string {
+/** Three significant digits, never an exponent, for columns: 0.012, 1.20, 12.0, 123, 1,234. */
+function fixed(v: number): string {
   if (!Number.isFinite(v)) return '–';
   const abs = Math.abs(v);
-  if (abs === 0) return '0';
   if (abs >= 99.95) return Math.round(v).toLocaleString('en-US');
-  const places = abs >= 9.995 ? 1 : abs >= 0.9995 ? 2 : 3;
-  return v.toFixed(places).replace(/\.?0+$/, '') || '0';
+  return v.toFixed(abs >= 9.995 ? 1 : abs >= 0.9995 ? 2 : 3);
 }
 
-/** A duration in nanoseconds: 950 ns, 1.23 ms, 45.6 s, 12 min 5 s, 3 h 20 min. */
+/** The same without zeros at the end: 0.012, 1.2, 12, 123, 1,234. */
+export function digits(v: number): string {
+  return fixed(v).replace(/(\.\d*?)0+$/, '$1').replace(/\.$/, '');
+}
+
+/** A duration in nanoseconds: 950 ns, 1.20 ms, 45.6 s, 12 min 5 s, 3 h 20 min. */
 export function duration(ns: number): string {
   if (!Number.isFinite(ns)) return '–';
   if (ns < 0) return '-' + duration(-ns);
@@ -32,7 +35,7 @@ export function duration(ns: number): string {
     return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   }
   for (const [size, unit] of NS_STEPS) {
-    if (ns >= size * 0.9995) return `${digits(ns / size)} ${unit}`;
+    if (ns >= size * 0.9995) return `${size === 1 ? digits(ns) : fixed(ns / size)} ${unit}`;
   }
   return ns === 0 ? '0 s' : `${digits(ns)} ns`;
 }

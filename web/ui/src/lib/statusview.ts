@@ -24,7 +24,8 @@ export interface StatusView {
 
 const MAX_GROUPS = 60;
 const MAX_FACTS = 200;
-const MAX_TABLE = 500;
+const MAX_TABLE = 100;
+const MAX_CELL = 300;
 
 type Dict = Record<string, unknown>;
 const isDict = (v: unknown): v is Dict => typeof v === 'object' && v !== null && !Array.isArray(v);
@@ -88,13 +89,14 @@ export function viewStatus(doc: Dict, now: number): StatusView {
     } else if (isDict(v) && depth < 3) {
       const facts: Array<[string, string]> = [];
       for (const [k, x] of Object.entries(v).slice(0, MAX_FACTS)) {
-        if (isDict(x) || isRecords(x)) visit(isAccount(x) ? k : `${name} ${k}`, x, depth + 1);
+        if (isDict(x) || isRecords(x)) visit(isAccount(x) ? k : `${name} ${words(k).toLowerCase()}`, x, depth + 1);
         else facts.push([words(k), fact(k, x, now)]);
       }
       if (facts.length > 0 && view.groups.length < MAX_GROUPS) view.groups.push({ name: words(name), facts });
     } else if (isRecords(v)) {
       const columns = [...new Set(v.flatMap((r) => Object.keys(r)))].slice(0, 12);
-      const rows = v.slice(0, MAX_TABLE).map((r) => columns.map((c) => fact(c, r[c], now)));
+      const rows = v.slice(0, MAX_TABLE).map((r) => columns.map((c) => fact(c, r[c], now).slice(0, MAX_CELL)));
+      if (v.length > rows.length) rows.push([`and ${count(v.length - rows.length)} more`]);
       view.tables.push({ name: words(name), columns: columns.map(words), rows });
     } else {
       own.push([words(name), fact(name, v, now)]);
