@@ -135,6 +135,9 @@ func TestTinyProgram(t *testing.T) {
 	}
 }
 
+// The fuzz targets are to be run with -fuzzminimizetime 1x: else the fuzzer spends its
+// time making inputs shorter, and passes after a handful of them. Look at "execs".
+
 func FuzzProgram(f *testing.F) {
 	f.Add(tinyProgram())
 	f.Add(tinyELF(0, tinySection{name: ".gopclntab", typ: elf.SHT_PROGBITS, data: tinyGoTable(go120)}))
