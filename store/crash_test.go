@@ -101,11 +101,12 @@ func twoSegments(t *testing.T, opts Options, clk *clock) []string {
 func TestDamage(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"empty":       func(p string) error { return os.Truncate(p, 0) },
-		"cut short":   func(p string) error { return os.Truncate(p, 12<<10) },
+		"cut short":   func(p string) error { return os.Truncate(p, 8<<10) },
 		"zeros":       func(p string) error { return overwrite(p, 0, make([]byte, 64<<10)) },
 		"bad pages":   func(p string) error { return overwrite(p, 8<<10, bytes.Repeat([]byte{0xa5}, 256<<10)) },
 		"a directory": func(p string) error { return errors.Join(os.Remove(p), os.Mkdir(p, 0o700)) },
-		"a payload":   flipPayloads,
+		"samples":     flip(bucketSamples),
+		"symbols":     flip(bucketSymbols),
 	} {
 		for _, which := range []int{0, 1} {
 			t.Run(fmt.Sprintf("%s/%d", name, which), func(t *testing.T) {
@@ -155,15 +156,15 @@ func overwrite(path string, off int64, b []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// flipPayloads changes the last byte of every stored profile (its checksum).
-func flipPayloads(path string) error {
-	db, err := bolt.Open(path, 0, nil)
-	if err != nil {
-		return err
-	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketPprof, bucketMerged} {
-			b := tx.Bucket(name)
+// flip changes the last byte of every value of a bucket (its checksum).
+func flip(bucket []byte) func(path string) error {
+	return func(path string) error {
+		db, err := bolt.Open(path, 0, nil)
+		if err != nil {
+			return err
+		}
+		err = db.Update(func(tx *bolt.Tx) error {
+			b := tx.Bucket(bucket)
 			c := b.Cursor()
 			changed := map[string][]byte{}
 			for k, v := c.First(); k != nil; k, v = c.Next() {
@@ -176,10 +177,10 @@ func flipPayloads(path string) error {
 					return err
 				}
 			}
-		}
-		return nil
-	})
-	return errors.Join(err, db.Close())
+			return nil
+		})
+		return errors.Join(err, db.Close())
+	}
 }
 
 func waitFor(t *testing.T, f func() bool) {

@@ -9,15 +9,18 @@
 // written one after the other and deleted whole, oldest first, so that retention
 // by age and by bytes really gives the disk back. A segment has four buckets:
 //
-//	series  number            → types.v1.Labels (protobuf)
-//	index   window, time, seq → varints: duration, samples, sizes, totals by series
-//	pprof   window, time, seq → the profile (google.v1.Profile), zstd
-//	merged  window, parent    → varint count of profiles; the window's merged profile, zstd
+//	series   number           → types.v1.Labels (protobuf)
+//	index    time, sequence   → varints: parent, duration, period, samples, totals by series
+//	samples  time, sequence   → varints: the values of each stack, by stack number
+//	symbols  parent, fragment → google.v1.Profile (protobuf, zstd): what is new in it
 //
-// A window is five minutes. When it has ended, the profiles of one parent (one
-// set of pushed labels) are merged into one entry; a query takes the merged
-// entry if its range covers all of the window's profiles, else the single ones.
-// So answers are always exact to the profile.
+// A parent is one set of pushed labels with its sample types. Its names and stacks
+// are kept once in a segment, so a profile is a few hundred bytes, and to merge
+// profiles is to add numbers; only the stacks of the result are decoded. Values
+// carry a checksum.
+//
+// A segment is opened only while it is read, and the pages that were mapped are
+// given back after each query: what is resident does not grow with the store.
 //
 // # Series
 //

@@ -12,10 +12,8 @@ func (m *merger) encode() []byte {
 		out = protowire.AppendTag(out, num, protowire.BytesType)
 		out = protowire.AppendBytes(out, msg)
 	}
-	for _, t := range m.sampleTypes {
-		msg = appendVarint(appendVarint(msg[:0], 1, uint64(t[0])), 2, uint64(t[1]))
-		message(1)
-	}
+	msg = appendVarint(appendVarint(msg, 1, uint64(m.sampleType[0])), 2, uint64(m.sampleType[1]))
+	message(1)
 	for i, k := range m.stackTab {
 		msg, sub = m.encodeSample(msg[:0], sub, i, k)
 		message(2)
@@ -68,11 +66,7 @@ func (m *merger) encodeSample(msg, sub []byte, i int, key string) (sample, scrat
 	}
 	msg = protowire.AppendTag(msg, 1, protowire.BytesType)
 	msg = protowire.AppendBytes(msg, sub)
-	sub = sub[:0]
-	w := len(m.sampleTypes)
-	for _, v := range m.values[i*w : (i+1)*w] {
-		sub = protowire.AppendVarint(sub, uint64(v))
-	}
+	sub = protowire.AppendVarint(sub[:0], uint64(m.values[i]))
 	msg = protowire.AppendTag(msg, 2, protowire.BytesType)
 	msg = protowire.AppendBytes(msg, sub)
 	for ; len(key) > 0; key = key[20:] {

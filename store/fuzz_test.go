@@ -20,7 +20,7 @@ func FuzzIngest(f *testing.F) {
 		p := cpuProfile(f, t0, stacks, func(string) map[string][]string { return map[string][]string{"http.route": {"/a"}} })
 		raw := encode(f, p)
 		f.Add(raw)
-		u, err := gunzip(raw, MaxPprofBytes)
+		u, err := gunzip(raw, nil, MaxPprofBytes)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -38,34 +38,39 @@ func FuzzIngest(f *testing.F) {
 			return
 		}
 		// What was taken must be mergeable, and valid for others.
-		raw, err := gunzip(data, MaxPprofBytes)
+		merged, stats, err := s.MergeProfile(context.Background(), typeOf(t, data), nil, time.Time{}, time.Time{})
+		if err != nil || stats.Cut != "" {
+			t.Fatal(err, stats)
+		}
+		if len(merged.Sample) == 0 {
+			return // no type, or no value but zeros
+		}
+		b, err := merged.MarshalVT()
 		if err != nil {
 			t.Fatal(err)
 		}
-		var p wireProfile
-		if err := p.parse(raw, MaxPprofSamples); err != nil {
-			t.Fatal(err)
-		}
-		m := newMerger(false)
-		if err := m.add(&p, -1, nil); err != nil {
-			t.Fatal(err)
-		}
-		if len(m.stackTab) == 0 {
-			return
-		}
-		out, err := pprof.ParseUncompressed(m.encode())
-		if err != nil {
+		if _, err := pprof.ParseData(b); err != nil {
 			t.Fatalf("the merged profile is not readable: %v", err)
 		}
-		if len(out.Sample) != len(m.stackTab) {
-			t.Fatalf("%d samples, want %d", len(out.Sample), len(m.stackTab))
-		}
-		byName := newMerger(true)
-		if err := byName.add(&p, 0, nil); err != nil {
+		if _, _, err := s.MergeTree(context.Background(), typeOf(t, data), nil, time.Time{}, time.Time{}, TreeOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		byName.tree(nil)
 	})
+}
+
+// typeOf is the ID of a profile's first type.
+func typeOf(t *testing.T, data []byte) string {
+	t.Helper()
+	raw, err := gunzip(data, nil, MaxPprofBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p wireProfile
+	if err := p.parse(raw); err != nil {
+		t.Fatal(err)
+	}
+	types := typesOf(&p)
+	return "process_cpu:" + types.sample[0][0] + ":" + types.sample[0][1] + ":" + types.periodType + ":" + types.periodUnit
 }
 
 // FuzzIndexRow reads rows from a damaged file.
@@ -85,7 +90,7 @@ func FuzzIndexRow(f *testing.F) {
 }
 
 func TestHostileProfiles(t *testing.T) {
-	base, err := gunzip(encode(t, cpuProfile(t, t0, map[string]int64{"main;a": 5}, nil)), MaxPprofBytes)
+	base, err := gunzip(encode(t, cpuProfile(t, t0, map[string]int64{"main;a": 5}, nil)), nil, MaxPprofBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,6 +117,7 @@ func TestHostileProfiles(t *testing.T) {
 		"many labels":       {join(base, field(2, append(field(2, protowire.AppendVarint(nil, 1)), bytes.Repeat(label, MaxSampleLabels+1)...))), false},
 		"many strings":      {join(base, bytes.Repeat(field(6, nil), maxTableEntries+1)), false},
 		"many types":        {join(base, bytes.Repeat(field(1, nil), maxSampleTypes+1)), false},
+		"unknown function":  {join(base, field(4, append(varint(1, 500), field(4, varint(1, 400))...)), field(2, append(varint(1, 500), varint(2, 1)...))), true},
 		"unknown location":  {join(base, field(2, append(varint(1, 1<<60), varint(2, 1)...))), true},
 		"values missing":    {join(base, field(2, varint(1, 1))), false},
 		"string index":      {join(base, field(5, append(varint(1, 99), varint(2, 1<<50)...)), sample(1)), true},
@@ -131,8 +137,15 @@ func TestHostileProfiles(t *testing.T) {
 				t.Fatalf("%v, want accepted: %v", err, tc.ok)
 			}
 			tree, stats, err := s.MergeTree(context.Background(), cpuID, nil, time.Time{}, time.Time{}, TreeOptions{})
-			if err != nil || stats.Unreadable != 0 || tc.ok != (tree.Total() > 0) {
+			if err != nil || stats.Cut != "" || tc.ok != (tree.Total() > 0) {
 				t.Errorf("merged: total %d, %+v, %v", tree.Total(), stats, err)
+			}
+			merged, _, err := s.MergeProfile(context.Background(), cpuID, nil, time.Time{}, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.ok {
+				toGoogle(t, merged)
 			}
 		})
 	}

@@ -16,15 +16,14 @@ import (
 	"github.com/go-kit/log"
 	pprof "github.com/google/pprof/profile"
 	profilev1 "github.com/grafana/pyroscope/api/gen/proto/go/google/v1"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/spanflame/spanflame/internal/ledger"
 	"github.com/spanflame/spanflame/profile"
 )
 
-// t0 is a window's begin.
-var t0 = time.Unix(0, int64(windowOf(time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC).UnixNano()))*int64(window))
+// t0 is when the tests' data begins.
+var t0 = time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC)
 
 const cpuID = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
@@ -214,20 +213,12 @@ func toGoogle(tb testing.TB, p *profilev1.Profile) *pprof.Profile {
 	return out
 }
 
-// tickNow does the keeper's timed work and what merging follows from it.
+// tickNow does the keeper's timed work.
 func tickNow(tb testing.TB, s *Store) {
 	tb.Helper()
 	done := make(chan struct{})
 	s.ticks <- done
 	<-done
-}
-
-func waitMerged(tb testing.TB, s *Store, n int) {
-	tb.Helper()
-	tickNow(tb, s)
-	if got := testutil.ToFloat64(s.metrics.merged); int(got) != n {
-		tb.Fatalf("%v merged profiles, want %d", got, n)
-	}
 }
 
 func dirSize(tb testing.TB, dir string) (n int64) {

@@ -32,18 +32,12 @@ func (s *Store) Ingest(ctx context.Context, pushed []labels.Label, id string, pp
 	if err != nil {
 		return err
 	}
-	raw, err := gunzip(pprof, MaxPprofBytes)
+	raw, err := gunzip(pprof, nil, MaxPprofBytes)
 	if err != nil {
 		return err
 	}
 	var p wireProfile
-	if err := p.parse(raw, MaxPprofSamples); err != nil {
-		return err
-	}
-	if err := newMerger(false).add(&p, -1, nil); err != nil {
-		if errors.Is(err, errMergeFull) {
-			err = rejected("%v", err)
-		}
+	if err := p.parse(raw); err != nil {
 		return err
 	}
 	for _, e := range p.strings {
@@ -116,12 +110,12 @@ func checkLabels(pushed []labels.Label) (labels.Labels, error) {
 // SampleTypes returns the names of a profile's sample types, such as "cpu". The
 // profile may be compressed with gzip.
 func SampleTypes(pprof []byte) ([]string, error) {
-	raw, err := gunzip(pprof, MaxPprofBytes)
+	raw, err := gunzip(pprof, nil, MaxPprofBytes)
 	if err != nil {
 		return nil, err
 	}
 	var p wireProfile
-	if err := p.parse(raw, MaxPprofSamples); err != nil {
+	if err := p.parse(raw); err != nil {
 		return nil, err
 	}
 	var out []string

@@ -20,11 +20,11 @@ import (
 type appendEntry struct {
 	parent   labels.Labels
 	subs     []subSeries
+	*decoded // the profile
 	nanos    int64
 	duration int64
 	samples  uint64
 	key      []byte
-	payload  []byte
 	stored   bool // written by the keeper before done is closed
 }
 
@@ -34,19 +34,24 @@ type appendRequest struct {
 	done    chan struct{}
 }
 
-// maxBatchBytes bounds what is written in one transaction.
+// maxBatchBytes bounds the uncompressed profiles that are written in one
+// transaction (one profile may be larger).
 const maxBatchBytes = 4 << 20
 
-// tickEvery is how often segments are sealed, deleted and merged by time.
+// maxEntries bounds the writer's tables, at about 40 bytes an entry; a segment
+// that has more is sealed.
+const maxEntries = 300_000
+
+// tickEvery is how often segments are sealed and deleted by time.
 const tickEvery = 15 * time.Second
 
-// keeper is the only writer: it writes batches, seals and deletes segments and
-// merges windows, one thing after the other.
+// keeper is the only writer: it writes batches, seals and deletes segments, one
+// thing after the other.
 type keeper struct {
 	*Store
 	current *segment
-	sealing []*segment // no more appends; to be merged and sealed
-	work    []mergeTask
+	intern  interner
+	sweepAt time.Time
 	lastLog time.Time // of a failed write
 	aside   int64     // bytes of the damaged segment that is kept
 }
@@ -122,7 +127,7 @@ func (k *keeper) asideBytes() {
 
 // dropDamaged takes a segment out of use after a read or write found it damaged.
 func (k *keeper) dropDamaged(seg *segment, cause error) {
-	if !k.has(seg) {
+	if !slices.Contains(k.segments, seg) {
 		return // reported twice
 	}
 	k.forget(seg)
@@ -136,17 +141,9 @@ func (k *keeper) forget(seg *segment) {
 	k.mu.Lock()
 	k.segments = without(k.segments, seg)
 	k.mu.Unlock()
-	k.sealing = without(k.sealing, seg)
 	if k.current == seg {
 		k.current = nil
 	}
-	work := k.work[:0]
-	for _, t := range k.work {
-		if t.seg != seg {
-			work = append(work, t)
-		}
-	}
-	k.work = work
 }
 
 // without returns a new list: readers may hold the old one.
@@ -159,17 +156,6 @@ func (k *keeper) run(ctx context.Context) {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	for {
-		// Appends come before merging; merging goes on a piece at a time.
-		ready := make(chan struct{})
-		if len(k.work) > 0 || len(k.sealing) > 0 {
-			select {
-			case req := <-k.appends:
-				k.write(req)
-				continue
-			default:
-				close(ready)
-			}
-		}
 		select {
 		case req := <-k.appends:
 			k.write(req)
@@ -179,14 +165,9 @@ func (k *keeper) run(ctx context.Context) {
 			k.tick()
 		case done := <-k.ticks:
 			k.tick()
-			for len(k.work) > 0 || len(k.sealing) > 0 {
-				k.mergeOne()
-			}
 			close(done)
 		case <-ctx.Done():
 			return
-		case <-ready:
-			k.mergeOne()
 		}
 	}
 }
@@ -196,9 +177,32 @@ func (k *keeper) tick() {
 	if k.current != nil && now.Sub(time.UnixMilli(k.current.id)) > k.opts.segmentAge() {
 		k.rotate()
 	}
-	k.retain(0)
-	k.planMerges(now)
+	if err := k.retain(0); err != nil {
+		level.Error(k.logger).Log("msg", "the store could not delete old profiles", "err", err)
+	}
+	k.sweep(now)
+	if k.current != nil {
+		k.current.unmapIfIdle()
+	}
 	k.report()
+}
+
+// sweepEvery is how long the tables of a parent are kept that brings nothing.
+const sweepEvery = 5 * time.Minute
+
+// sweep forgets the tables of parents that are gone. If one comes back they are
+// read again.
+func (k *keeper) sweep(now time.Time) {
+	if k.current == nil || now.Sub(k.sweepAt).Abs() < sweepEvery {
+		return
+	}
+	k.sweepAt = now
+	for n, p := range k.current.partitions {
+		if !p.used {
+			delete(k.current.partitions, n)
+		}
+		p.used = false
+	}
 }
 
 // write writes a request and those that wait behind it.
@@ -224,10 +228,13 @@ func (k *keeper) write(first *appendRequest) {
 
 func (r *appendRequest) bytes() (n int64) {
 	for _, e := range r.entries {
-		n += int64(len(e.payload)) + 4096
+		n += e.bytes()
 	}
 	return n
 }
+
+// bytes is an upper bound of what the entry takes on disk.
+func (e *appendEntry) bytes() int64 { return int64(len(e.profile.buf)) + 8<<10 }
 
 // writeEntries writes entries in transactions of bounded size.
 func (k *keeper) writeEntries(entries []*appendEntry) error {
@@ -235,12 +242,16 @@ func (k *keeper) writeEntries(entries []*appendEntry) error {
 	for len(entries) > 0 {
 		n, size := 0, int64(0)
 		for n < len(entries) && (n == 0 || size < maxBatchBytes) {
-			size += int64(len(entries[n].payload)) + 4096
+			size += entries[n].bytes()
 			n++
 		}
 		if err := k.writeBatch(entries[:n], size); err != nil {
 			errs = append(errs, err)
-			k.metrics.failed.Add(float64(n))
+			for _, e := range entries[:n] {
+				if !e.stored {
+					k.metrics.failed.Inc()
+				}
+			}
 			if now := k.opts.now(); now.Sub(k.lastLog) > time.Minute || now.Before(k.lastLog) {
 				k.lastLog = now
 				level.Error(k.logger).Log("msg", "the store could not write; profiles are lost until it can", "path", k.opts.Path, "err", err)
@@ -252,7 +263,7 @@ func (k *keeper) writeEntries(entries []*appendEntry) error {
 }
 
 func (k *keeper) writeBatch(entries []*appendEntry, size int64) error {
-	if k.current != nil && k.current.bytes.Load()+size > k.opts.segmentBytes() && k.current.hasData() {
+	if k.current != nil && (k.current.bytes.Load() >= k.opts.segmentBytes() || k.current.entries() > maxEntries) {
 		k.rotate()
 	}
 	if err := k.retain(size); err != nil {
@@ -264,17 +275,17 @@ func (k *keeper) writeBatch(entries []*appendEntry, size int64) error {
 		}
 	}
 	seg := k.current
-	refused := 0
+	var refused []error
 	var numbers map[string]uint32
 	err := guard("write "+seg.path, func() error {
 		return seg.db.Update(func(tx *bolt.Tx) error {
 			numbers = map[string]uint32{}
-			refused = 0
+			refused = nil
 			for _, e := range entries {
 				e.stored = false
 				err := k.put(tx, seg, numbers, e)
-				if errors.Is(err, ErrFull) {
-					refused++
+				if errors.Is(err, ErrFull) || errors.Is(err, ErrMalformed) {
+					refused = append(refused, err) // this profile's fault, not the others'
 					continue
 				}
 				if err != nil {
@@ -289,6 +300,8 @@ func (k *keeper) writeBatch(entries []*appendEntry, size int64) error {
 		for _, e := range entries {
 			e.stored = false
 		}
+		// The tables may know what was not written: read them again when needed.
+		clear(seg.partitions)
 		if errors.Is(err, errCorrupt) {
 			k.dropDamaged(seg, err)
 		}
@@ -300,18 +313,13 @@ func (k *keeper) writeBatch(entries []*appendEntry, size int64) error {
 	for _, e := range entries {
 		if e.stored {
 			seg.extend(e.nanos)
-			seg.dirty[windowOf(e.nanos)] = struct{}{}
 			k.metrics.profiles.Inc()
-			k.metrics.profileBytes.Add(float64(len(e.payload)))
 		}
 	}
 	if err := seg.stat(); err != nil {
 		return fmt.Errorf("write to the store: %w", err)
 	}
-	if refused > 0 {
-		return fmt.Errorf("write to the store: %d profiles refused: %w", refused, ErrFull)
-	}
-	return nil
+	return errors.Join(refused...)
 }
 
 // ErrFull says that a profile was refused as it would be one series too many.
@@ -345,10 +353,14 @@ func (k *keeper) put(tx *bolt.Tx, seg *segment, numbers map[string]uint32, e *ap
 	if index.Get(e.key) != nil {
 		return nil // pushed twice
 	}
-	row := indexRow{duration: e.duration, samples: e.samples}
+	row := indexRow{duration: e.duration, period: max(e.profile.period, 0), samples: e.samples}
 	var err error
 	if row.parent, err = number(e.parent); err != nil {
 		k.metrics.seriesFull.Inc()
+		return err
+	}
+	samples, err := k.internProfile(tx, seg, row.parent, &e.profile)
+	if err != nil {
 		return err
 	}
 	for _, sub := range e.subs {
@@ -366,12 +378,45 @@ func (k *keeper) put(tx *bolt.Tx, seg *segment, numbers map[string]uint32, e *ap
 	if err := index.Put(e.key, row.append(nil)); err != nil {
 		return err
 	}
-	return tx.Bucket(bucketPprof).Put(e.key, e.payload)
+	k.metrics.sampleBytes.Add(float64(len(samples)))
+	return tx.Bucket(bucketSamples).Put(e.key, samples)
 }
 
-func (s *segment) hasData() bool {
-	_, to := s.bounds()
-	return to != 0
+// internProfile turns a profile into the terms of its parent's partition and
+// writes what is new in it.
+func (k *keeper) internProfile(tx *bolt.Tx, seg *segment, parent uint32, p *wireProfile) ([]byte, error) {
+	part := seg.partitions[parent]
+	if part == nil {
+		var err error
+		if part, err = loadPartition(tx, k.dec, parent); err != nil {
+			return nil, err
+		}
+		seg.partitions[parent] = part
+	}
+	part.used = true
+	err := k.intern.intern(part, p)
+	// Even if the profile is refused half way, what came before is in the tables
+	// and must be in the file too.
+	if len(k.intern.fragment) > 0 {
+		b := packFragment(k.enc, k.intern.fragment)
+		if err := tx.Bucket(bucketSymbols).Put(symbolsKey(parent, part.fragments), b); err != nil {
+			return nil, err
+		}
+		part.fragments++
+		k.metrics.symbolBytes.Add(float64(len(b)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return k.intern.encodeSamples(), nil
+}
+
+// entries counts what the writer's tables hold.
+func (s *segment) entries() (n int) {
+	for _, p := range s.partitions {
+		n += p.entries()
+	}
+	return n
 }
 
 func (k *keeper) newSegment() error {
@@ -391,15 +436,13 @@ func (k *keeper) newSegment() error {
 	return nil
 }
 
-// rotate ends the current segment: its windows are merged, then it is sealed.
+// rotate ends the current segment.
 func (k *keeper) rotate() {
 	seg := k.current
 	k.current = nil
-	if seg == nil {
-		return
+	if err := guard("close "+seg.path, seg.seal); err != nil {
+		level.Warn(k.logger).Log("msg", "could not close a segment of the store", "path", seg.path, "err", err)
 	}
-	k.sealing = append(k.sealing, seg)
-	k.planMerges(k.opts.now())
 }
 
 // retain deletes the segments that are too old, and then the oldest until next
@@ -457,5 +500,3 @@ func (k *keeper) report() {
 	k.metrics.diskBytes.Set(float64(sum))
 	k.metrics.segments.Set(float64(len(k.segments)))
 }
-
-func (k *keeper) has(seg *segment) bool { return slices.Contains(k.segments, seg) }

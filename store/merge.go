@@ -29,19 +29,19 @@ type (
 	}
 )
 
-// merger adds profiles up. Everything is interned as it comes, by content, so
-// that a profile costs one pass over its bytes, and what its samples do not use
-// is never looked at. It is not safe for concurrent use.
+// merger adds up the stacks of partitions. Everything is interned as it comes, by
+// content; what the stacks do not use is never looked at. It is not safe for
+// concurrent use.
 type merger struct {
-	// byName merges what looks the same in a flame graph: a location is its
-	// functions' names, and labels of samples are left out.
-	byName bool
+	// tree, if not nil, takes the samples: what looks the same in a flame graph is
+	// merged, a location is its functions' names, and labels are left out.
+	tree *treeBuilder
 
-	sampleTypes [][2]uint32 // of the result: type and unit
-	periodType  [2]uint32
-	period      int64
-	timeNanos   int64
-	durNanos    int64
+	sampleType [2]uint32 // of the result: type and unit
+	periodType [2]uint32
+	period     int64
+	timeNanos  int64
+	durNanos   int64
 
 	strings   map[string]uint32
 	stringTab []string
@@ -50,35 +50,35 @@ type merger struct {
 	functions map[functionKey]uint32
 	funcTab   []functionKey
 	locations map[string]uint32
-	locTab    []string // key: byName: names, leaf first (4 bytes each); else mapping, address, folded, then function and line of each
+	locTab    []string // key: of a tree: names, leaf first (4 bytes each); else mapping, address, folded, then function and line of each
 	stacks    map[string]uint32
 	stackTab  []string // key: count, locations, labels; see stackKey
-	values    []int64  // len(sampleTypes) for each stack
+	values    []int64  // by stack
 	size      int
 
-	// of the profile being added
-	p          *wireProfile
-	sample     wireSample
-	strIdx     []uint32 // 0: not interned yet, else index+1
-	locIdx     []uint32
-	funcIdx    []uint32
-	mapIdx     []uint32
-	locIDs     idTable
-	funcIDs    idTable
-	mapIDs     idTable
-	key        []byte
-	locKey     []byte
-	kept       map[string]bool
-	strLabels  []stringLabel
-	valueIndex int
+	// of the partition being added
+	p         *wireProfile
+	sample    wireSample
+	strIdx    []uint32 // 0: not interned yet, else index+1
+	locIdx    []uint32
+	funcIdx   []uint32
+	mapIdx    []uint32
+	locIDs    idTable
+	funcIDs   idTable
+	mapIDs    idTable
+	key       []byte
+	locKey    []byte
+	kept      map[string]bool
+	strLabels []stringLabel
 }
 
 // stringLabel is a label of a sample whose value is a string.
 type stringLabel struct{ name, value string }
 
-func newMerger(byName bool) *merger {
+// newMerger makes a merger for a pprof, or for a tree if t is not nil.
+func newMerger(t *treeBuilder) *merger {
 	m := &merger{
-		byName:    byName,
+		tree:      t,
 		strings:   map[string]uint32{},
 		mappings:  map[mappingKey]uint32{},
 		functions: map[functionKey]uint32{},
@@ -89,34 +89,12 @@ func newMerger(byName bool) *merger {
 	return m
 }
 
-// add adds the samples of p. valueIndex selects one sample type, or all if it is
-// negative: then all profiles must have the same. keep, if not nil, says by its
-// string labels whether a sample is wanted; it is asked once for each distinct
-// set. After errMergeFull the merger holds what fitted.
-func (m *merger) add(p *wireProfile, valueIndex int, keep func([]stringLabel) bool) error {
-	if err := m.begin(p, valueIndex); err != nil {
-		return err
-	}
-	for i := range p.samples {
-		if err := p.readSample(i, &m.sample); err != nil {
-			return err
-		}
-		if keep != nil && !m.keeps(keep) {
-			continue
-		}
-		if err := m.addSample(); err != nil {
-			return err
-		}
-	}
-	if m.timeNanos == 0 || p.timeNanos < m.timeNanos {
-		m.timeNanos = p.timeNanos
-	}
-	m.durNanos = satAdd(m.durNanos, p.durNanos)
-	return nil
-}
-
-func (m *merger) begin(p *wireProfile, valueIndex int) error {
-	m.p, m.valueIndex = p, valueIndex
+// addStacks adds the stacks of a partition with their values, one sample type of
+// it. keep, if not nil, says by its string labels whether a stack is wanted; it is
+// asked once for each distinct set. After errMergeFull the merger holds what
+// fitted.
+func (m *merger) addStacks(p *wireProfile, values []int64, keep func([]stringLabel) bool) error {
+	m.p = p
 	m.strIdx = cleared(m.strIdx, len(p.strings))
 	m.locIdx = cleared(m.locIdx, len(p.locations))
 	m.funcIdx = cleared(m.funcIdx, len(p.functions))
@@ -130,30 +108,27 @@ func (m *merger) begin(p *wireProfile, valueIndex int) error {
 			return err
 		}
 	}
-	types := p.sampleTypes
-	if valueIndex >= len(types) {
-		return malformed("no sample type %d", valueIndex)
-	}
-	if valueIndex >= 0 {
-		types = types[valueIndex : valueIndex+1]
-	}
-	first := m.sampleTypes == nil
-	if !first && len(types) != len(m.sampleTypes) {
-		return malformed("%d sample types, the others have %d", len(types), len(m.sampleTypes))
-	}
-	for i, t := range types {
-		vt := [2]uint32{m.str(t.typ), m.str(t.unit)}
-		if first {
-			m.sampleTypes = append(m.sampleTypes, vt)
-		} else if m.sampleTypes[i] != vt {
-			return malformed("sample type %d differs from the others'", i)
+	for i, v := range values {
+		if v == 0 {
+			continue
+		}
+		if err := p.readStack(i, &m.sample); err != nil {
+			return err
+		}
+		if keep != nil && !m.keeps(keep) {
+			continue
+		}
+		if err := m.addSample(v); err != nil {
+			return err
 		}
 	}
-	if first {
-		m.periodType = [2]uint32{m.str(p.periodType.typ), m.str(p.periodType.unit)}
-		m.period = p.period
-	}
 	return nil
+}
+
+// setType declares the sample type of the result.
+func (m *merger) setType(t typeNames, valueIndex int) {
+	m.sampleType = [2]uint32{m.internBytes([]byte(t.sample[valueIndex][0])), m.internBytes([]byte(t.sample[valueIndex][1]))}
+	m.periodType = [2]uint32{m.internBytes([]byte(t.periodType)), m.internBytes([]byte(t.periodUnit))}
 }
 
 func (m *merger) keeps(keep func([]stringLabel) bool) bool {
@@ -174,9 +149,9 @@ func (m *merger) keeps(keep func([]stringLabel) bool) bool {
 	return v
 }
 
-// addSample adds m.sample under its stack's key: the number of locations, the
-// locations, then key, string, number and unit of each label.
-func (m *merger) addSample() error {
+// addSample adds m.sample: to the tree, or under its stack's key: the number of
+// locations, the locations, then key, string, number and unit of each label.
+func (m *merger) addSample(v int64) error {
 	m.key = binary.LittleEndian.AppendUint32(m.key[:0], uint32(len(m.sample.locations)))
 	for _, id := range m.sample.locations {
 		loc, err := m.location(id)
@@ -185,35 +160,27 @@ func (m *merger) addSample() error {
 		}
 		m.key = binary.LittleEndian.AppendUint32(m.key, loc)
 	}
-	if !m.byName {
-		for _, l := range m.sample.labels {
-			m.key = binary.LittleEndian.AppendUint32(m.key, m.str(l.key))
-			m.key = binary.LittleEndian.AppendUint32(m.key, m.str(l.str))
-			m.key = binary.LittleEndian.AppendUint64(m.key, l.num)
-			m.key = binary.LittleEndian.AppendUint32(m.key, m.str(l.unit))
-		}
+	if m.tree != nil {
+		return m.addToTree(v)
 	}
-	values := m.sample.values
-	if m.valueIndex >= 0 {
-		values = values[m.valueIndex : m.valueIndex+1]
+	for _, l := range m.sample.labels {
+		m.key = binary.LittleEndian.AppendUint32(m.key, m.str(l.key))
+		m.key = binary.LittleEndian.AppendUint32(m.key, m.str(l.str))
+		m.key = binary.LittleEndian.AppendUint64(m.key, l.num)
+		m.key = binary.LittleEndian.AppendUint32(m.key, m.str(l.unit))
 	}
-	i, ok := m.stacks[string(m.key)]
-	if !ok {
-		if len(m.stackTab) >= maxMergedStacks || m.size > maxMergedBytes {
-			return errMergeFull
-		}
-		i = uint32(len(m.stackTab))
-		k := string(m.key)
-		m.stacks[k] = i
-		m.stackTab = append(m.stackTab, k)
-		m.values = append(m.values, values...)
-		m.size += len(k) + 64
+	if i, ok := m.stacks[string(m.key)]; ok {
+		m.values[i] = satAdd(m.values[i], v)
 		return nil
 	}
-	at := int(i) * len(values)
-	for j, v := range values {
-		m.values[at+j] = satAdd(m.values[at+j], v)
+	if len(m.stackTab) >= maxMergedStacks || m.size > maxMergedBytes {
+		return errMergeFull
 	}
+	k := string(m.key)
+	m.stacks[k] = uint32(len(m.stackTab))
+	m.stackTab = append(m.stackTab, k)
+	m.values = append(m.values, v)
+	m.size += len(k) + 64
 	return nil
 }
 
@@ -231,7 +198,7 @@ func (m *merger) location(id uint64) (uint32, error) {
 		}
 	}
 	var err error
-	if m.byName {
+	if m.tree != nil {
 		err = m.locationByName(&loc)
 	} else {
 		err = m.locationWhole(&loc)
@@ -299,8 +266,8 @@ func (m *merger) locationByName(loc *wireLocation) error {
 	return nil
 }
 
-// function interns a function of the profile and returns its index+1, 0 if the
-// profile has none of that id.
+// function interns a function and returns its index+1, 0 if there is none of
+// that id.
 func (m *merger) function(id uint64) (uint32, error) {
 	pos, ok := m.funcIDs.find(id)
 	if !ok {
@@ -325,7 +292,7 @@ func (m *merger) function(id uint64) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if m.byName {
+	if m.tree != nil {
 		k = functionKey{name: k.name}
 	}
 	i, found := m.functions[k]

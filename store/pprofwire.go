@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -30,24 +31,27 @@ func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
 }
 
-// gunzip returns the uncompressed profile: data itself if it is not gzip. It
-// reads no more than limit bytes, so that a small body cannot fill the memory.
-func gunzip(data []byte, limit int) ([]byte, error) {
+var gzipReaders = sync.Pool{New: func() any { return new(gzip.Reader) }}
+
+// gunzip returns the uncompressed profile: data itself if it is not gzip, else
+// in buf, if it is large enough. It reads no more than limit bytes, so that a
+// small body cannot fill the memory.
+func gunzip(data, buf []byte, limit int) ([]byte, error) {
 	if len(data) < 2 || data[0] != 0x1f || data[1] != 0x8b {
 		if len(data) > limit {
 			return nil, malformed("%d bytes, the limit is %d", len(data), limit)
 		}
 		return data, nil
 	}
-	r, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
+	r := gzipReaders.Get().(*gzip.Reader)
+	defer gzipReaders.Put(r)
+	if err := r.Reset(bytes.NewReader(data)); err != nil {
 		return nil, malformed("gzip: %v", err)
 	}
-	defer r.Close()
-	var out bytes.Buffer
+	out := bytes.NewBuffer(buf[:0])
 	// Profiles compress about four to one; the bound keeps a lie in check.
 	out.Grow(min(4*len(data), limit) + bytes.MinRead)
-	n, err := io.Copy(&out, io.LimitReader(r, int64(limit)+1))
+	n, err := io.Copy(out, io.LimitReader(r, int64(limit)+1))
 	if err != nil {
 		return nil, malformed("gzip: %v", err)
 	}
@@ -90,8 +94,23 @@ func (p *wireProfile) str(i uint64) []byte {
 	return p.bytes(p.strings[i])
 }
 
-// parse reads the top level of buf.
-func (p *wireProfile) parse(buf []byte, maxSamples int) error {
+// parse reads the top level of a profile that comes from outside.
+func (p *wireProfile) parse(buf []byte) error {
+	if err := p.scan(buf, MaxPprofSamples, maxTableEntries); err != nil {
+		return err
+	}
+	if len(p.sampleTypes) == 0 {
+		return malformed("no sample type")
+	}
+	if len(p.strings) == 0 {
+		return malformed("no string table")
+	}
+	return nil
+}
+
+// scan finds the messages of buf, at most so many samples and entries of each
+// table.
+func (p *wireProfile) scan(buf []byte, maxSamples, maxEntries int) error {
 	p.buf = buf
 	p.sampleTypes, p.samples, p.mappings = p.sampleTypes[:0], p.samples[:0], p.mappings[:0]
 	p.locations, p.functions, p.strings = p.locations[:0], p.functions[:0], p.strings[:0]
@@ -110,7 +129,7 @@ func (p *wireProfile) parse(buf []byte, maxSamples int) error {
 			}
 			off += n
 			e := extent{uint32(off - len(v)), uint32(off)}
-			if err := p.addMessage(num, e, maxSamples); err != nil {
+			if err := p.addMessage(num, e, maxSamples, maxEntries); err != nil {
 				return err
 			}
 		case protowire.VarintType:
@@ -135,16 +154,10 @@ func (p *wireProfile) parse(buf []byte, maxSamples int) error {
 			off += n
 		}
 	}
-	if len(p.sampleTypes) == 0 {
-		return malformed("no sample type")
-	}
-	if len(p.strings) == 0 {
-		return malformed("no string table")
-	}
 	return nil
 }
 
-func (p *wireProfile) addMessage(num protowire.Number, e extent, maxSamples int) error {
+func (p *wireProfile) addMessage(num protowire.Number, e extent, maxSamples, maxEntries int) error {
 	add := func(to *[]extent, limit int, what string) error {
 		if len(*to) >= limit {
 			return malformed("more than %d %s", limit, what)
@@ -165,13 +178,13 @@ func (p *wireProfile) addMessage(num protowire.Number, e extent, maxSamples int)
 	case 2:
 		return add(&p.samples, maxSamples, "samples")
 	case 3:
-		return add(&p.mappings, maxTableEntries, "mappings")
+		return add(&p.mappings, maxEntries, "mappings")
 	case 4:
-		return add(&p.locations, maxTableEntries, "locations")
+		return add(&p.locations, maxEntries, "locations")
 	case 5:
-		return add(&p.functions, maxTableEntries, "functions")
+		return add(&p.functions, maxEntries, "functions")
 	case 6:
-		return add(&p.strings, maxTableEntries, "strings")
+		return add(&p.strings, maxEntries, "strings")
 	case 11:
 		var err error
 		p.periodType, err = parseValueType(p.bytes(e))
@@ -242,11 +255,25 @@ type wireSample struct {
 	rawLabels []byte // the encoded labels one after the other: their identity within the profile
 }
 
-// readSample decodes sample i. A stack deeper than MaxStackDepth keeps its root
-// side.
+// readSample decodes sample i of a profile that comes from outside. A stack
+// deeper than MaxStackDepth keeps its root side.
 func (p *wireProfile) readSample(i int, s *wireSample) error {
+	if err := p.readStack(i, s); err != nil {
+		return err
+	}
+	if len(s.values) != len(p.sampleTypes) {
+		return malformed("a sample has %d values for %d sample types", len(s.values), len(p.sampleTypes))
+	}
+	if n := len(s.locations); n > MaxStackDepth {
+		s.locations = append(s.locations[:0], s.locations[n-MaxStackDepth:]...)
+	}
+	return nil
+}
+
+// readStack decodes sample i as it is.
+func (p *wireProfile) readStack(i int, s *wireSample) error {
 	s.locations, s.values, s.labels, s.rawLabels = s.locations[:0], s.values[:0], s.labels[:0], s.rawLabels[:0]
-	err := varints(p.bytes(p.samples[i]), func(num protowire.Number, v uint64) {
+	return varints(p.bytes(p.samples[i]), func(num protowire.Number, v uint64) {
 		switch num {
 		case 1:
 			s.locations = append(s.locations, v)
@@ -294,16 +321,6 @@ func (p *wireProfile) readSample(i int, s *wireSample) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	if len(s.values) != len(p.sampleTypes) {
-		return malformed("a sample has %d values for %d sample types", len(s.values), len(p.sampleTypes))
-	}
-	if n := len(s.locations); n > MaxStackDepth {
-		s.locations = append(s.locations[:0], s.locations[n-MaxStackDepth:]...)
-	}
-	return nil
 }
 
 // idTable finds the position of a table entry by its id. Ids are nearly always

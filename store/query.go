@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,10 +20,8 @@ const (
 	maxQueriesAtOnce  = 2
 	maxQueryTime      = 30 * time.Second
 	maxQueryRows      = 3_000_000 // index rows looked at
-	maxQueryProfiles  = 30_000    // profiles decoded; a merged one counts once
-	maxQueryBytes     = 512 << 20 // decoded
-	maxMergedSamples  = 100_000   // of one stored, merged profile
-	maxStoredBytes    = 64 << 20  // of one stored, merged profile, decoded
+	maxQueryProfiles  = 1_000_000 // profiles merged
+	maxQueryBytes     = 1 << 30   // of symbols, decoded
 	maxResultLabels   = 20_000    // label values, series
 	maxResultSeries   = 2_000     // of SelectSeries
 	maxPointsOfSeries = 11_000
@@ -33,9 +30,8 @@ const (
 // Stats tells what a query looked at.
 type Stats struct {
 	Profiles   int   // profiles that are in the answer
-	Decoded    int   // entries decoded for it: profiles and merged ones
-	Bytes      int64 // decoded
-	Unreadable int   // profiles left out as they could not be decoded
+	Partitions int   // tables of symbols that were decoded for it
+	Bytes      int64 // of these tables
 	// Cut is why the answer is not whole, "" if it is.
 	Cut string
 }
@@ -332,7 +328,7 @@ func (s *Store) Bounds() (oldest, newest time.Time) {
 // MergeProfile adds up the matching profiles of one type whose time is in
 // [from, to).
 func (s *Store) MergeProfile(ctx context.Context, typeID string, matchers []*labels.Matcher, from, to time.Time) (*profilev1.Profile, Stats, error) {
-	m := newMerger(false)
+	m := newMerger(nil)
 	stats, err := s.merge(ctx, "merge_profile", m, typeID, matchers, nil, from, to)
 	if err != nil {
 		return nil, stats, err
@@ -352,21 +348,15 @@ type TreeOptions struct {
 
 // MergeTree adds up the matching profiles of one type by function name.
 func (s *Store) MergeTree(ctx context.Context, typeID string, matchers []*labels.Matcher, from, to time.Time, opts TreeOptions) (*Tree, Stats, error) {
-	m := newMerger(true)
+	m := newMerger(newTreeBuilder(opts.CallSite))
 	stats, err := s.merge(ctx, "merge_tree", m, typeID, matchers, opts.SpanIDs, from, to)
 	if err != nil {
 		return nil, stats, err
 	}
-	t, whole := m.tree(opts.CallSite)
-	if !whole && stats.Cut == "" {
-		stats.Cut = fmt.Sprintf("more than %d nodes", maxTreeNodes)
-	}
-	return t, stats, nil
+	return m.finishTree(), stats, nil
 }
 
 // typeMatcher is the condition that a series is of the type.
 func typeMatcher(typeID string) *labels.Matcher {
 	return labels.MustNewMatcher(labels.MatchEqual, LabelProfileType, typeID)
 }
-
-func seekWindow(w uint32) []byte { return binary.BigEndian.AppendUint32(nil, w) }

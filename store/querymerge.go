@@ -1,9 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -31,28 +33,69 @@ type mergeQuery struct {
 
 	// of the segment at work
 	series  map[uint32]labels.Labels
-	matched map[uint32]bool
-	types   map[uint32]typeNames // by parent
-	p       wireProfile
-	raw     []byte
+	matched map[uint32]bool // of the series of the type: whether all matchers accept it
+	types   map[uint32]typeNames
+	w       wireProfile
+	joined  []byte
 }
 
-// group is what a query wants of one parent in one window.
+// group is what a query has of one parent in one segment.
 type group struct {
-	total      uint64   // profiles of the parent in the window
-	keys       [][]byte // of those in the range that have a matching series
-	inRange    uint64
+	parent     uint32
 	valueIndex int
-	partly     bool // some series of the type match and some do not: ask each sample
+	partly     bool // some series of the type match and some do not: ask each stack
+	sums       []int64
+	profiles   int
 }
 
-// segment adds what a segment has. It goes through the index window by window
-// and takes a window's merged profile where the range covers all that is in it.
+// segment adds what a segment has: first the values by stack, for which only
+// numbers are added up, then the stacks that have a value.
 func (q *mergeQuery) segment(tx *bolt.Tx, _ *segment) error {
 	var err error
 	if q.series, err = loadSeries(tx); err != nil {
 		return err
 	}
+	if !q.match() {
+		return nil
+	}
+	groups := map[uint32]*group{}
+	samples := tx.Bucket(bucketSamples)
+	err = q.eachRow(tx, func(key []byte, row *indexRow) error {
+		g := q.groupOf(groups, row)
+		if g == nil {
+			return nil
+		}
+		if q.stats.Profiles >= maxQueryProfiles {
+			q.cut("more than %d profiles", maxQueryProfiles)
+			return errStop
+		}
+		var err error
+		if g.sums, err = addSamples(g.sums, samples.Get(key), len(q.types[row.parent].sample), g.valueIndex); err != nil {
+			return err
+		}
+		g.profiles++
+		q.stats.Profiles++
+		q.addTimes(indexKeyTime(key), row)
+		return nil
+	})
+	stopped := errors.Is(err, errStop)
+	if err != nil && !stopped {
+		return err
+	}
+	// In a fixed order, so that the same query has the same answer.
+	for _, g := range slices.SortedFunc(maps.Values(groups), func(a, b *group) int { return cmp.Compare(a.parent, b.parent) }) {
+		if err := q.addGroup(tx, g); err != nil {
+			return err
+		}
+	}
+	if stopped {
+		return errStop
+	}
+	return nil
+}
+
+// match evaluates the matchers and reports whether any series is wanted.
+func (q *mergeQuery) match() bool {
 	q.matched, q.types = map[uint32]bool{}, map[uint32]typeNames{}
 	typeOnly := q.matchers[:1]
 	any := false
@@ -64,139 +107,92 @@ func (q *mergeQuery) segment(tx *bolt.Tx, _ *segment) error {
 			any = any || q.matched[n]
 		}
 	}
-	if !any {
-		return nil
-	}
-	var (
-		row    indexRow
-		w      uint32
-		groups = map[uint32]*group{}
-		c      = tx.Bucket(bucketIndex).Cursor()
-	)
-	for k, v := c.Seek(seekWindow(windowOf(q.from))); k != nil; k, v = c.Next() {
-		if len(k) != indexKeyLen {
-			return fmt.Errorf("index: %w", errCorrupt)
-		}
-		if kw := indexKeyWindow(k); kw != w {
-			if err := q.flush(tx, w, groups); err != nil {
-				return err
-			}
-			if kw > windowOf(q.to-1) {
-				return nil
-			}
-			w = kw
-		}
-		if err := q.countRow(); err != nil {
-			return err
-		}
-		if err := row.read(v); err != nil {
-			return err
-		}
-		q.place(groups, k, &row)
-	}
-	return q.flush(tx, w, groups)
+	return any
 }
 
-// place enters a row in its group.
-func (q *mergeQuery) place(groups map[uint32]*group, key []byte, row *indexRow) {
-	g := groups[row.parent]
-	if g == nil {
-		g = &group{}
-		groups[row.parent] = g
-	}
-	g.total++
-	if t := indexKeyTime(key); t < q.from || t >= q.to {
-		return
-	}
-	wanted := false
+// groupOf returns the group of a row, nil if the row has no series that is
+// wanted.
+func (q *mergeQuery) groupOf(groups map[uint32]*group, row *indexRow) *group {
+	wanted, partly, valueIndex := false, false, 0
 	for _, sub := range row.subs {
 		match, ofType := q.matched[sub.series]
 		if !ofType {
 			continue
 		}
-		g.valueIndex = int(sub.valueIndex)
+		valueIndex = int(sub.valueIndex)
 		wanted = wanted || match
-		g.partly = g.partly || !match
+		partly = partly || !match
 	}
-	g.inRange++
-	if wanted {
-		g.keys = append(g.keys, key)
-	}
-}
-
-// flush merges the groups of a window and empties the map.
-func (q *mergeQuery) flush(tx *bolt.Tx, w uint32, groups map[uint32]*group) error {
-	if len(groups) == 0 {
+	if !wanted || valueIndex >= len(q.types[row.parent].sample) {
 		return nil
 	}
-	defer clear(groups)
-	merged, pprofs := tx.Bucket(bucketMerged), tx.Bucket(bucketPprof)
-	for parent, g := range groups {
-		if len(g.keys) == 0 {
-			continue
-		}
-		keep := q.keep(parent, g)
-		if g.inRange == g.total && len(g.keys) > 1 {
-			if n, payload, ok := readMerged(merged.Get(mergedKey(w, parent))); ok && n == g.total {
-				if err := q.add(payload, maxMergedSamples, g.valueIndex, keep); err != nil {
-					return err
-				}
-				q.stats.Profiles += len(g.keys)
-				continue
-			}
-		}
-		for _, k := range g.keys {
-			if err := q.add(pprofs.Get(k), MaxPprofSamples, g.valueIndex, keep); err != nil {
-				return err
-			}
-			q.stats.Profiles++
-		}
+	g := groups[row.parent]
+	if g == nil {
+		g = &group{parent: row.parent, valueIndex: valueIndex}
+		groups[row.parent] = g
 	}
-	return nil
+	g.partly = g.partly || partly
+	return g
 }
 
-// keep is the condition on a group's samples, nil if all are wanted.
-func (q *mergeQuery) keep(parent uint32, g *group) func([]stringLabel) bool {
+// addTimes keeps what the result says of its time.
+func (q *mergeQuery) addTimes(nanos int64, row *indexRow) {
+	if q.m.timeNanos == 0 || nanos < q.m.timeNanos {
+		q.m.timeNanos = nanos
+	}
+	q.m.durNanos = satAdd(q.m.durNanos, row.duration)
+	if q.m.period == 0 {
+		q.m.period = row.period
+	}
+}
+
+// addGroup names the stacks of a group and adds them.
+func (q *mergeQuery) addGroup(tx *bolt.Tx, g *group) error {
+	if err := q.check(); err != nil {
+		return err
+	}
+	var err error
+	if q.joined, _, err = readPartition(tx, q.s.dec, g.parent, q.joined); err != nil {
+		return err
+	}
+	q.stats.Partitions++
+	if q.stats.Bytes += int64(len(q.joined)); q.stats.Bytes > maxQueryBytes {
+		q.cut("more than %d MiB of symbols", maxQueryBytes>>20)
+		return errStop
+	}
+	if err := q.w.scan(q.joined, maxPartitionStacks, maxPartitionTable); err != nil {
+		return fmt.Errorf("symbols: %w: %w", errCorrupt, err)
+	}
+	if len(g.sums) > len(q.w.samples) {
+		return fmt.Errorf("samples: a stack that there is not: %w", errCorrupt)
+	}
+	types := q.types[g.parent]
+	q.m.setType(types, g.valueIndex)
+	err = q.m.addStacks(&q.w, g.sums, q.keep(g, types))
+	switch {
+	case err == nil && q.m.tree != nil && q.m.tree.cut:
+		q.cut("the tree has more than %d nodes: some stacks are cut", maxTreeNodes)
+	case errors.Is(err, errMergeFull):
+		q.cut("the merged profile has more than %d stacks or %d MiB", maxMergedStacks, maxMergedBytes>>20)
+		return errStop
+	case errors.Is(err, ErrMalformed):
+		return fmt.Errorf("symbols: %w: %w", errCorrupt, err)
+	}
+	return err
+}
+
+// keep is the condition on a group's stacks, nil if all are wanted.
+func (q *mergeQuery) keep(g *group, types typeNames) func([]stringLabel) bool {
 	if !g.partly && len(q.spanIDs) == 0 {
 		return nil
 	}
-	own, types := q.series[parent], q.types[parent]
+	own := q.series[g.parent]
 	return func(ls []stringLabel) bool {
 		if len(q.spanIDs) > 0 && !slices.ContainsFunc(ls, func(l stringLabel) bool {
 			return l.name == "span_id" && slices.Contains(q.spanIDs, l.value)
 		}) {
 			return false
 		}
-		return !g.partly || g.valueIndex < len(types.sample) && sampleMatches(own, types, g.valueIndex, ls, q.matchers)
+		return !g.partly || sampleMatches(own, types, g.valueIndex, ls, q.matchers)
 	}
-}
-
-// add decodes a stored profile and adds it.
-func (q *mergeQuery) add(payload []byte, maxSamples, valueIndex int, keep func([]stringLabel) bool) error {
-	if err := q.check(); err != nil {
-		return err
-	}
-	if q.stats.Decoded >= maxQueryProfiles || q.stats.Bytes > maxQueryBytes {
-		q.cut("more than %d profiles or %d MiB to merge", maxQueryProfiles, maxQueryBytes>>20)
-		return errStop
-	}
-	var err error
-	if q.raw, err = q.s.dec.DecodeAll(payload, q.raw[:0]); err != nil {
-		return fmt.Errorf("profile: %w: %w", errCorrupt, err)
-	}
-	q.stats.Decoded++
-	q.stats.Bytes += int64(len(q.raw))
-	err = q.p.parse(q.raw, maxSamples)
-	if err == nil {
-		err = q.m.add(&q.p, valueIndex, keep)
-	}
-	switch {
-	case errors.Is(err, errMergeFull):
-		q.cut("the merged profile has more than %d stacks or %d MiB", maxMergedStacks, maxMergedBytes>>20)
-		return errStop
-	case errors.Is(err, ErrMalformed):
-		q.stats.Unreadable++
-		return nil
-	}
-	return err
 }

@@ -3,43 +3,48 @@ package store
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
+	"hash/crc32"
 )
 
-// window is the span of time whose profiles are merged into one.
-const window = 5 * time.Minute
-
-// windowOf is the number of the window of a time in nanoseconds since 1970.
-func windowOf(nanos int64) uint32 { return uint32(nanos / int64(window)) }
-
-// windowEnd is the first time after the window.
-func windowEnd(w uint32) time.Time { return time.Unix(0, (int64(w)+1)*int64(window)) }
-
-// indexKeyLen is the length of a key of the index and of the profiles: window,
-// time in nanoseconds, a number that makes it unique.
-const indexKeyLen = 4 + 8 + 8
+// indexKeyLen is the length of a key of the index and of the samples: the time in
+// nanoseconds and a number that makes it unique.
+const indexKeyLen = 8 + 8
 
 func indexKey(nanos int64, seq uint64) []byte {
-	k := binary.BigEndian.AppendUint32(make([]byte, 0, indexKeyLen), windowOf(nanos))
-	k = binary.BigEndian.AppendUint64(k, uint64(nanos))
+	k := binary.BigEndian.AppendUint64(make([]byte, 0, indexKeyLen), uint64(nanos))
 	return binary.BigEndian.AppendUint64(k, seq)
 }
 
-func indexKeyTime(k []byte) int64 { return int64(binary.BigEndian.Uint64(k[4:])) }
-
-func indexKeyWindow(k []byte) uint32 { return binary.BigEndian.Uint32(k) }
-
-// mergedKey is the key of a merged profile: window and parent.
-func mergedKey(w, parent uint32) []byte {
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(make([]byte, 0, 8), w), parent)
-}
+func indexKeyTime(k []byte) int64 { return int64(binary.BigEndian.Uint64(k)) }
 
 func seriesKey(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
+
+// symbolsKey is the key of a fragment of a parent's symbols.
+func symbolsKey(parent, n uint32) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(make([]byte, 0, 8), parent), n)
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// withSum appends a checksum: a damaged file must be found out, not believed.
+func withSum(b []byte) []byte {
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// checkSum verifies and removes the checksum.
+func checkSum(b []byte) ([]byte, error) {
+	n := len(b) - 4
+	if n < 0 || crc32.Checksum(b[:n], castagnoli) != binary.BigEndian.Uint32(b[n:]) {
+		return nil, fmt.Errorf("checksum: %w", errCorrupt)
+	}
+	return b[:n], nil
+}
 
 // indexRow is what the index says of one profile.
 type indexRow struct {
 	parent   uint32 // series number of the parent
 	duration int64  // ns
+	period   int64  // the pprof's
 	samples  uint64
 	subs     []indexSub
 }
@@ -53,6 +58,7 @@ type indexSub struct {
 func (r *indexRow) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.parent))
 	b = binary.AppendUvarint(b, uint64(r.duration))
+	b = binary.AppendUvarint(b, uint64(r.period))
 	b = binary.AppendUvarint(b, r.samples)
 	for _, s := range r.subs {
 		b = binary.AppendUvarint(b, uint64(s.series))
@@ -74,7 +80,7 @@ func (r *indexRow) read(b []byte) error {
 		b = b[n:]
 		return v, true
 	}
-	var head [3]uint64
+	var head [4]uint64
 	for i := range head {
 		v, ok := next()
 		if !ok {
@@ -82,7 +88,7 @@ func (r *indexRow) read(b []byte) error {
 		}
 		head[i] = v
 	}
-	r.parent, r.duration, r.samples = uint32(head[0]), int64(head[1]), head[2]
+	r.parent, r.duration, r.period, r.samples = uint32(head[0]), int64(head[1]), int64(head[2]), head[3]
 	for len(b) > 0 {
 		series, ok1 := next()
 		value, ok2 := next()

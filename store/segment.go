@@ -19,11 +19,11 @@ import (
 var (
 	errCorrupt = errors.New("damaged")
 
-	bucketSeries = []byte("series")
-	bucketIndex  = []byte("index")
-	bucketPprof  = []byte("pprof")
-	bucketMerged = []byte("merged")
-	bucketNames  = [][]byte{bucketSeries, bucketIndex, bucketPprof, bucketMerged}
+	bucketSeries  = []byte("series")
+	bucketIndex   = []byte("index")
+	bucketSamples = []byte("samples")
+	bucketSymbols = []byte("symbols")
+	bucketNames   = [][]byte{bucketSeries, bucketIndex, bucketSamples, bucketSymbols}
 )
 
 // maxSeriesOfSegment bounds the series of a segment, and with it the memory of
@@ -51,8 +51,8 @@ type segment struct {
 
 	bytes atomic.Int64 // the file's size when it was last looked at
 	// Of the writer (the keeper) only, while writable.
-	series map[string]uint32   // labels → number
-	dirty  map[uint32]struct{} // windows that have profiles newer than their merged entries
+	series     map[string]uint32 // labels → number
+	partitions map[uint32]*partition
 }
 
 // guard runs f, which reads or writes a mapped database, and turns a panic or a
@@ -70,7 +70,7 @@ func guard(what string, f func() error) (err error) {
 
 // openSegment opens or creates the file. A writable segment is kept open.
 func openSegment(path string, id int64, writable bool, maxBytes int64) (*segment, error) {
-	s := &segment{path: path, id: id, writable: writable, mapBytes: int(2 * maxBytes)}
+	s := &segment{path: path, id: id, writable: writable, mapBytes: int(maxBytes + 2*maxBatchBytes)}
 	err := guard("open "+path, func() error {
 		db, err := s.openDB()
 		if err != nil {
@@ -135,7 +135,7 @@ func isDamage(err error) bool {
 
 // prepare makes the buckets and reads what the writer must know.
 func (s *segment) prepare() error {
-	s.series, s.dirty = map[string]uint32{}, map[uint32]struct{}{}
+	s.series, s.partitions = map[string]uint32{}, map[uint32]*partition{}
 	err := s.db.Update(func(tx *bolt.Tx) error {
 		for _, b := range bucketNames {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
@@ -148,21 +148,11 @@ func (s *segment) prepare() error {
 		return fmt.Errorf("prepare %s: %w", s.path, err)
 	}
 	return s.db.View(func(tx *bolt.Tx) error {
-		err := tx.Bucket(bucketSeries).ForEach(func(k, v []byte) error {
+		return tx.Bucket(bucketSeries).ForEach(func(k, v []byte) error {
 			if len(k) != 4 {
 				return fmt.Errorf("series of %s: %w", s.path, errCorrupt)
 			}
 			s.series[string(v)] = binary.BigEndian.Uint32(k)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return tx.Bucket(bucketIndex).ForEach(func(k, _ []byte) error {
-			if len(k) != indexKeyLen {
-				return fmt.Errorf("index of %s: %w", s.path, errCorrupt)
-			}
-			s.dirty[indexKeyWindow(k)] = struct{}{}
 			return nil
 		})
 	})
@@ -281,6 +271,15 @@ func (s *segment) unmapPages() {
 	_, _, _ = unix.Syscall(unix.SYS_MADVISE, s.db.Info().Data, size, unix.MADV_DONTNEED)
 }
 
+// unmapIfIdle gives back the pages that writing has mapped.
+func (s *segment) unmapIfIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refs == 0 && s.db != nil && s.writable {
+		s.unmapPages()
+	}
+}
+
 func (s *segment) closeIfIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,7 +296,7 @@ func (s *segment) seal() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writable = false
-	s.series, s.dirty = nil, nil
+	s.series, s.partitions = nil, nil
 	if s.refs > 0 || s.db == nil {
 		return nil
 	}

@@ -23,8 +23,8 @@ const (
 	DefaultRetention = 6 * time.Hour
 	DefaultMaxBytes  = 1 << 30
 
-	minRetention = window
-	minMaxBytes  = 8 << 20
+	minRetention = 5 * time.Minute
+	minMaxBytes  = 16 << 20
 )
 
 // Limits of what is taken in from other agents; they are Pyroscope's defaults.
@@ -43,7 +43,7 @@ var ErrClosed = errors.New("the store is closed")
 type Options struct {
 	Path      string        // folder; made if it is missing
 	Retention time.Duration // profiles older than this are deleted; at least 5 minutes
-	MaxBytes  int64         // bound of all files together; at least 8 MiB
+	MaxBytes  int64         // bound of all files together; at least 16 MiB
 
 	now func() time.Time // for tests
 }
@@ -77,7 +77,7 @@ func (o *Options) segmentBytes() int64 { return max(512<<10, min(o.MaxBytes/32, 
 // segmentAge is the age at which a segment is sealed: profiles live at most that
 // much longer than the retention.
 func (o *Options) segmentAge() time.Duration {
-	return max(window, min(o.Retention/12, 24*time.Hour))
+	return max(minRetention, min(o.Retention/12, 24*time.Hour))
 }
 
 // Store keeps profiles on disk. All methods are safe for concurrent use.
@@ -151,7 +151,7 @@ func (s *Store) start(reg prometheus.Registerer) (err error) {
 		return err
 	}
 	if s.dec, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(maxQueriesAtOnce+1), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxMemory(maxStoredBytes)); err != nil {
+		zstd.WithDecoderMaxMemory(maxPartitionBytes)); err != nil {
 		return err
 	}
 	if s.metrics, err = newMetrics(reg); err != nil {
@@ -210,9 +210,26 @@ func (s *Store) Append(ctx context.Context, profiles []*profile.Profile) error {
 	for _, p := range profiles {
 		s.account.In(p.Samples)
 	}
-	req := &appendRequest{done: make(chan struct{})}
-	var errs []error
-	oldest := s.opts.now().Add(-s.opts.Retention)
+	var (
+		errs   []error
+		req    = &appendRequest{done: make(chan struct{})}
+		oldest = s.opts.now().Add(-s.opts.Retention)
+	)
+	// A part at a time, so that not all of a round is in memory uncompressed.
+	flush := func() {
+		if err := s.send(ctx, req); err != nil {
+			errs = append(errs, err)
+		}
+		for _, e := range req.entries {
+			if e.stored {
+				s.account.Out(e.samples)
+			} else {
+				s.account.Drop(ledger.StoreFailed, e.samples)
+			}
+			e.recycle()
+		}
+		req = &appendRequest{done: make(chan struct{})}
+	}
 	for _, p := range profiles {
 		if p.Start.Before(oldest) {
 			s.account.Drop(ledger.TooOld, p.Samples)
@@ -229,17 +246,11 @@ func (s *Store) Append(ctx context.Context, profiles []*profile.Profile) error {
 		}
 		e.samples = p.Samples
 		req.entries = append(req.entries, e)
-	}
-	if err := s.send(ctx, req); err != nil {
-		errs = append(errs, err)
-	}
-	for _, e := range req.entries {
-		if e.stored {
-			s.account.Out(e.samples)
-		} else {
-			s.account.Drop(ledger.StoreFailed, e.samples)
+		if req.bytes() >= maxBatchBytes/2 {
+			flush()
 		}
 	}
+	flush()
 	return errors.Join(errs...)
 }
 
@@ -262,25 +273,46 @@ func (s *Store) send(ctx context.Context, req *appendRequest) error {
 	return req.err
 }
 
-// prepare decodes a profile, sums it up by series and compresses it.
+// decoded is the memory of a profile at work: most of what Append would allocate.
+type decoded struct {
+	buf     []byte
+	profile wireProfile
+}
+
+var decodedPool = sync.Pool{New: func() any { return new(decoded) }}
+
+// maxPooled is the largest buffer that is kept for the next profile.
+const maxPooled = 1 << 20
+
+// recycle gives the entry's memory back. The entry must not be used any more.
+func (e *appendEntry) recycle() {
+	d := e.decoded
+	e.decoded = nil
+	d.profile.buf = nil
+	if cap(d.buf) <= maxPooled && cap(d.profile.samples) <= MaxPprofSamples {
+		decodedPool.Put(d)
+	}
+}
+
+// prepare uncompresses a profile and sums it up by series.
 func (s *Store) prepare(own labels.Labels, pprof []byte, nanos, duration int64, seq uint64) (*appendEntry, error) {
 	if nanos <= 0 {
 		return nil, malformed("a time before 1970")
 	}
-	raw, err := gunzip(pprof, MaxPprofBytes)
+	d := decodedPool.Get().(*decoded)
+	raw, err := gunzip(pprof, d.buf, MaxPprofBytes)
 	if err != nil {
 		return nil, err
 	}
-	var p wireProfile
-	if err := p.parse(raw, MaxPprofSamples); err != nil {
+	if len(raw) > 0 && &raw[0] != &pprof[0] { // it was compressed: the memory is ours
+		d.buf = raw
+	}
+	e := &appendEntry{decoded: d, nanos: nanos, duration: max(duration, 0), key: indexKey(nanos, seq)}
+	if err := e.profile.parse(raw); err != nil {
 		return nil, err
 	}
-	parent, subs, err := splitSeries(&p, own)
-	if err != nil {
+	if e.parent, e.subs, err = splitSeries(&e.profile, own); err != nil {
 		return nil, err
 	}
-	return &appendEntry{
-		parent: parent, subs: subs, nanos: nanos, duration: duration,
-		key: indexKey(nanos, seq), payload: s.enc.EncodeAll(raw, nil),
-	}, nil
+	return e, nil
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"path"
 	"slices"
 	"strings"
@@ -51,7 +52,7 @@ func (t *Tree) Children(node int32, buf []int32) []int32 {
 }
 
 // maxTreeNodes bounds a tree's memory (32 bytes a node).
-const maxTreeNodes = 1 << 20
+const maxTreeNodes = 1 << 19
 
 // fewChildren is up to how many children a node's list is searched; those of
 // wider nodes are also in a map.
@@ -59,7 +60,10 @@ const fewChildren = 16
 
 type treeBuilder struct {
 	Tree
-	wide map[treeEdge]int32
+	wide     map[treeEdge]int32
+	callSite []string
+	path     []uint32 // root first
+	cut      bool
 }
 
 type treeEdge struct {
@@ -104,51 +108,59 @@ func (t *treeBuilder) child(parent int32, name uint32) int32 {
 	return c
 }
 
-// tree builds the tree of what was merged by name. callSite, if not empty, keeps
-// only stacks that begin (at the root) with these names. It reports whether
-// everything fitted; stacks that do not are cut at the leaf side.
-func (m *merger) tree(callSite []string) (*Tree, bool) {
-	t := &treeBuilder{Tree: Tree{Nodes: make([]TreeNode, 1, 1+4*len(m.stackTab)), Names: slices.Clone(m.stringTab)}}
-	t.Names[0] = unknownName
-	whole := true
-	var names []uint32 // root first
-	for i, key := range m.stackTab {
-		v := m.values[i]
-		n := int(u32(key))
-		names = names[:0]
-		for j := n - 1; j >= 0; j-- {
-			loc := m.locTab[u32(key[4+4*j:])]
-			for k := len(loc) - 4; k >= 0; k -= 4 {
-				names = append(names, u32(loc[k:]))
-			}
-		}
-		if !t.beginsWith(names, callSite) {
-			continue
-		}
-		node := int32(0)
-		t.Nodes[0].Total = satAdd(t.Nodes[0].Total, v)
-		for _, name := range names {
-			c := t.child(node, name)
-			if c == 0 {
-				whole = false
-				break
-			}
-			node = c
-			t.Nodes[node].Total = satAdd(t.Nodes[node].Total, v)
-		}
-		t.Nodes[node].Self = satAdd(t.Nodes[node].Self, v)
-	}
-	return &t.Tree, whole
+// newTreeBuilder begins a tree. callSite, if not empty, keeps only stacks that
+// begin (at the root) with these names.
+func newTreeBuilder(callSite []string) *treeBuilder {
+	return &treeBuilder{Tree: Tree{Nodes: make([]TreeNode, 1, 1024)}, callSite: callSite}
 }
 
-func (t *treeBuilder) beginsWith(names []uint32, callSite []string) bool {
-	if len(names) < len(callSite) {
+// addToTree adds the stack in m.key. If the tree has no room for it, it is cut at
+// the leaf side, and the tree says that it is cut; the totals stay right.
+func (m *merger) addToTree(v int64) error {
+	t := m.tree
+	t.path = t.path[:0]
+	for j := len(m.key) - 4; j >= 4; j -= 4 {
+		loc := m.locTab[binary.LittleEndian.Uint32(m.key[j:])]
+		for k := len(loc) - 4; k >= 0; k -= 4 {
+			t.path = append(t.path, u32(loc[k:]))
+		}
+	}
+	if !m.beginsWith(t.path, t.callSite) {
+		return nil
+	}
+	if m.size > maxMergedBytes {
+		return errMergeFull
+	}
+	node := int32(0)
+	t.Nodes[0].Total = satAdd(t.Nodes[0].Total, v)
+	for _, name := range t.path {
+		c := t.child(node, name)
+		if c == 0 {
+			t.cut = true
+			break
+		}
+		node = c
+		t.Nodes[node].Total = satAdd(t.Nodes[node].Total, v)
+	}
+	t.Nodes[node].Self = satAdd(t.Nodes[node].Self, v)
+	return nil
+}
+
+func (m *merger) beginsWith(path []uint32, callSite []string) bool {
+	if len(path) < len(callSite) {
 		return false
 	}
 	for i, s := range callSite {
-		if t.Names[names[i]] != s {
+		if name := m.stringTab[path[i]]; name != s && (name != "" || s != unknownName) {
 			return false
 		}
 	}
 	return true
+}
+
+// finishTree returns the tree with its names.
+func (m *merger) finishTree() *Tree {
+	m.tree.Names = m.stringTab
+	m.tree.Names[0] = unknownName
+	return &m.tree.Tree
 }
