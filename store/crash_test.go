@@ -209,13 +209,11 @@ func TestDiskFull(t *testing.T) {
 	s, account := openStore(t, Options{Path: dir, now: clk.now})
 	filler := filepath.Join(dir, "filler")
 	var failed, stored int64
+	next := unlike(t, 200)
 	store := func(i int) error {
-		made := synthetic(t, i, t0.Add(time.Duration(i)*time.Second), 200, 20)
-		err := s.Append(context.Background(), append(ps(), entry(t, made, "shop")))
+		err := s.Append(context.Background(), append(ps(), next(t0.Add(time.Duration(i)*time.Second), "shop")))
 		if err == nil {
-			for _, smp := range made.Sample {
-				stored += smp.Value[0]
-			}
+			stored += 200e7
 		}
 		return err
 	}

@@ -185,6 +185,39 @@ func synthetic(tb testing.TB, service int, at time.Time, stacks, depth int) *ppr
 	return cpuProfile(tb, at, m, nil)
 }
 
+// unlike makes profiles of n stacks that have nothing in common and cannot be
+// compressed much, out of one: its names are overwritten.
+func unlike(tb testing.TB, n int) func(at time.Time, service string) *profile.Profile {
+	tb.Helper()
+	stacks := map[string]int64{}
+	for i := range n {
+		stacks[fmt.Sprintf("%048d;%016d", i, i)] = 1e7
+	}
+	raw, err := gunzip(encode(tb, cpuProfile(tb, t0, stacks, nil)), nil, MaxPprofBytes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	return func(at time.Time, service string) *profile.Profile {
+		raw := bytes.Clone(raw)
+		var p wireProfile
+		if err := p.parse(raw); err != nil {
+			tb.Fatal(err)
+		}
+		for _, e := range p.strings {
+			if b := p.bytes(e); len(b) >= 16 {
+				for i := range b {
+					b[i] = "0123456789abcdef"[r.IntN(16)]
+				}
+			}
+		}
+		return &profile.Profile{
+			Labels: labels.FromStrings(LabelName, "process_cpu", LabelService, service), Type: profile.CPU,
+			Start: at, Duration: 15 * time.Second, Pprof: raw, Samples: uint64(n),
+		}
+	}
+}
+
 func ps() []*profile.Profile { return nil }
 
 func sampleText(s *pprof.Sample) string {

@@ -3,9 +3,7 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -268,15 +266,10 @@ func TestRetentionByBytes(t *testing.T) {
 	}
 	defer s.Close()
 	var most int64
-	r := rand.New(rand.NewPCG(1, 2))
+	next := unlike(t, 1000)
 	for i := range 200 {
 		clk.set(t0.Add(time.Duration(i) * 15 * time.Second))
-		// Nothing is shared and nothing can be compressed much.
-		stacks := map[string]int64{}
-		for range 1000 {
-			stacks[fmt.Sprintf("%016x%016x%016x;%016x", r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64())] = 1e7
-		}
-		appendAll(t, s, entry(t, cpuProfile(t, clk.now(), stacks, nil), "shop"))
+		appendAll(t, s, next(clk.now(), "shop"))
 		if i%20 == 0 {
 			tickNow(t, s)
 		}
