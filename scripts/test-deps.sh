@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that the tests need: only those that are missing.
+# As root, or through sudo.
+set -euo pipefail
+
+# package: what it is for
+needed=(
+  clang-19        # BPF objects
+  llvm-19         # llvm-strip-19
+  libbpf-dev      # bpf_helpers.h and its like
+  bpftool         # statistics of BPF programs, in bench
+  gcc g++ libc6-dev # programs that tests profile; cgo, for the race detector
+  binutils        # addr2line, nm, objcopy, strip, readelf: oracles and test data
+  elfutils        # eu-strip and eu-readelf
+  xz-utils        # MiniDebugInfo
+  util-linux      # unshare, setpriv, taskset
+  iproute2        # network namespaces
+  chromium        # the page
+)
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "test-deps: this is no Debian; the tests need the programs of these packages: ${needed[*]}" >&2
+  exit 0
+fi
+
+missing=()
+for p in "${needed[@]}"; do
+  # The state is "install ok installed"; a removed package is known, too.
+  [[ $(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true) == installed ]] || missing+=("$p")
+done
+if ((${#missing[@]} == 0)); then
+  exit 0
+fi
+
+as_root=()
+if ((EUID != 0)); then
+  if ! command -v sudo >/dev/null; then
+    echo "test-deps: missing: ${missing[*]}. Run this as root, or install them: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "test-deps: installing ${missing[*]}"
+"${as_root[@]}" apt-get -q update </dev/null
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get -q -y -o Dpkg::Use-Pty=0 --no-install-recommends install "${missing[@]}" </dev/null
