@@ -5,7 +5,8 @@
  *   fork   the child goes on in this program
  *   exec   the child executes this program anew, and burns in exec_burn
  *
- * storm SECONDS CPU: children that exit without doing anything, as many as go.
+ * shortlived storm SECONDS CPU RATE: has RATE children a second that exit without
+ * doing anything; 0: as many as go.
  */
 #include <sys/wait.h>
 
@@ -42,11 +43,13 @@ static pid_t child(void)
 	return pid;
 }
 
-static int storm(double secs)
+static int storm(double secs, long rate)
 {
-	int64_t end = wall_ns() + (int64_t)(secs * 1e9);
+	int64_t start = wall_ns(), end = start + (int64_t)(secs * 1e9);
 	long n = 0;
 	for (; wall_ns() < end; n++) {
+		while (rate > 0 && wall_ns() < start + n * (SECOND / rate))
+			usleep(200);
 		pid_t pid = child();
 		if (pid == 0)
 			_exit(0);
@@ -62,12 +65,12 @@ int main(int argc, char **argv)
 		exec_burn(atoll(argv[2]));
 		return 0;
 	}
-	if (argc == 4 && !strcmp(argv[1], "storm")) {
+	if (argc == 5 && !strcmp(argv[1], "storm")) {
 		pin(atoi(argv[3]));
-		return storm(atof(argv[2]));
+		return storm(atof(argv[2]), atol(argv[4]));
 	}
 	if (argc != 6) {
-		fprintf(stderr, "usage: %s SECONDS CPU MIN_MS MAX_MS fork|exec, or storm SECONDS CPU\n", argv[0]);
+		fprintf(stderr, "usage: %s SECONDS CPU MIN_MS MAX_MS fork|exec, or storm SECONDS CPU RATE\n", argv[0]);
 		return 2;
 	}
 	int64_t end = wall_ns() + (int64_t)(atof(argv[1]) * 1e9);

@@ -1,0 +1,292 @@
+package harness
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// cFlags keep the frame pointers. What is warned of in a workload is a mistake.
+var cFlags = []string{"-O2", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer", "-D_GNU_SOURCE", "-pthread"}
+
+// recipe says how a workload is built.
+type recipe struct {
+	source string   // C file, or Go package, in test/truth/workloads
+	flags  []string // further ones
+}
+
+var recipes = map[string]recipe{
+	"split":      {source: "c/split.c"},
+	"deep":       {source: "c/deep.c"},
+	"manystacks": {source: "c/manystacks.c"},
+	"shortlived": {source: "c/shortlived.c"},
+	"threads":    {source: "c/threads.c"},
+	"execbefore": {source: "c/execbefore.c"},
+	"execafter":  {source: "c/execafter.c"},
+	"dlhost":     {source: "c/dlhost.c", flags: []string{"-ldl"}},
+	// Of different sizes, so that one offset means two functions.
+	"plugin_a.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_a", "-DPADDING=64"}},
+	"plugin_b.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_b", "-DPADDING=8192"}},
+
+	"gosplit":          {source: "gosplit"},
+	"gosplit-stripped": {source: "gosplit", flags: []string{"-ldflags=-s -w"}},
+	"gocgo":            {source: "gocgo"},
+}
+
+var builtWorkloads sync.Map // name → func() (string, error)
+
+// WorkloadPath builds a workload of test/truth/workloads, if it is not built or older
+// than its sources, and returns its path.
+func WorkloadPath(name string) (string, error) {
+	build, _ := builtWorkloads.LoadOrStore(name, sync.OnceValues(func() (string, error) { return buildWorkload(name) }))
+	return build.(func() (string, error))()
+}
+
+func buildWorkload(name string) (string, error) {
+	r, ok := recipes[name]
+	if !ok {
+		return "", fmt.Errorf("there is no workload %q", name)
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	b := Build{Dir: filepath.Join(root, "bin", "test")}
+	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
+		return "", err
+	}
+	folder := filepath.Join(root, "test", "truth", "workloads")
+	out := filepath.Join(b.Dir, name)
+	return out, b.locked(func() error {
+		if filepath.Ext(r.source) != ".c" {
+			args := slices.Concat([]string{"build", "-o", out}, r.flags, []string{"./" + r.source})
+			return command(folder, nil, "go", args...)
+		}
+		source := filepath.Join(folder, r.source)
+		if fresh(out, source, filepath.Join(folder, "c", "workload.h")) {
+			return nil
+		}
+		return command(folder, nil, "gcc", slices.Concat(cFlags, []string{"-o", out, source}, r.flags)...)
+	})
+}
+
+// fresh says whether a file is newer than those it is made of.
+func fresh(file string, from ...string) bool {
+	info, err := os.Stat(file)
+	if err != nil {
+		return false
+	}
+	for _, f := range from {
+		in, err := os.Stat(f)
+		if err != nil || !in.ModTime().Before(info.ModTime()) {
+			return false
+		}
+	}
+	return true
+}
+
+// Truth is what a workload says of itself: CPU seconds.
+type Truth struct {
+	Functions    map[string]float64 `json:"functions"`
+	Threads      map[string]float64 `json:"threads"`
+	Total        float64            `json:"total"` // of the process, and of its children if it has any
+	Children     int                `json:"children"`
+	StacksWalked uint64             `json:"stacks_walked"`
+	SameAddress  bool               `json:"same_address"`
+}
+
+// Workload is a running program with a known profile.
+type Workload struct {
+	PID     int
+	Name    string
+	Started time.Time
+
+	cmd      *exec.Cmd
+	out, err bytes.Buffer
+	done     chan struct{} // closed when it was waited for
+	waitErr  error
+	ended    time.Time
+}
+
+// StartWorkload starts a workload of test/truth/workloads with its arguments, at a
+// high priority: the more of its CPU it gets, the smaller the error of what is
+// measured. It is killed when the test ends.
+func StartWorkload(t testing.TB, name string, args ...any) *Workload {
+	t.Helper()
+	path, err := WorkloadPath(name)
+	if err != nil {
+		t.Fatalf("build the workload: %v", err)
+	}
+	return StartProgram(t, path, args...)
+}
+
+// StartProgram is StartWorkload for a program by its path.
+func StartProgram(t testing.TB, path string, args ...any) *Workload {
+	t.Helper()
+	text := []string{"-n", "-10", path}
+	for _, a := range args {
+		text = append(text, fmt.Sprint(a))
+	}
+	w := &Workload{Name: filepath.Base(path), done: make(chan struct{})}
+	w.cmd = exec.Command("nice", text...)
+	w.cmd.Stdout, w.cmd.Stderr = &w.out, &w.err
+	w.Started = time.Now()
+	if err := w.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", path, err)
+	}
+	w.PID = w.cmd.Process.Pid
+	go func() {
+		w.waitErr = w.cmd.Wait()
+		w.ended = time.Now()
+		close(w.done)
+	}()
+	t.Cleanup(func() {
+		_ = w.cmd.Process.Kill()
+		<-w.done
+	})
+	return w
+}
+
+// Kill ends the workload.
+func (w *Workload) Kill() {
+	_ = w.cmd.Process.Kill()
+	<-w.done
+}
+
+// Wait waits until the workload has ended and returns its truth.
+func (w *Workload) Wait(t testing.TB) Truth {
+	t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("%s does not end", w.Name)
+	}
+	if w.waitErr != nil {
+		t.Fatalf("%s: %v: %s", w.Name, w.waitErr, w.err.String())
+	}
+	sum := Truth{Functions: map[string]float64{}}
+	dec := json.NewDecoder(&w.out)
+	for {
+		var one Truth
+		err := dec.Decode(&one)
+		if err != nil {
+			break
+		}
+		for f, s := range one.Functions {
+			sum.Functions[f] += s
+		}
+		sum.Total += one.Total
+		sum.Children += one.Children
+		sum.StacksWalked += one.StacksWalked
+		sum.SameAddress = sum.SameAddress || one.SameAddress
+		if one.Threads != nil {
+			sum.Threads = one.Threads
+		}
+	}
+	if sum.Total == 0 {
+		t.Fatalf("%s said nothing of what it did", w.Name)
+	}
+	return sum
+}
+
+// Ended is when the workload had been waited for. Call it after Wait.
+func (w *Workload) Ended() time.Time { return w.ended }
+
+// CPUMeter reads the CPU time of a process again and again, so that what it used
+// between any two moments is known afterwards.
+type CPUMeter struct {
+	pid   int
+	stop  chan struct{}
+	done  chan struct{}
+	at    []time.Time
+	spent []time.Duration
+}
+
+// MeterCPU begins to read the CPU time of a process, every 5 ms.
+func MeterCPU(t testing.TB, pid int) *CPUMeter {
+	m := &CPUMeter{pid: pid, stop: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(m.done)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if d, err := CPUTime(m.pid); err == nil {
+				m.at = append(m.at, time.Now())
+				m.spent = append(m.spent, d)
+			}
+			select {
+			case <-m.stop:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	t.Cleanup(m.end)
+	return m
+}
+
+func (m *CPUMeter) end() {
+	select {
+	case <-m.stop:
+	default:
+		close(m.stop)
+	}
+	<-m.done
+}
+
+// Between is the CPU time used between two moments. It stops the meter.
+func (m *CPUMeter) Between(t testing.TB, from, to time.Time) time.Duration {
+	t.Helper()
+	m.end()
+	if len(m.at) < 2 || from.Before(m.at[0]) || to.After(m.at[len(m.at)-1]) {
+		t.Fatalf("the CPU time of process %d was not measured from %s to %s", m.pid, from, to)
+	}
+	return m.when(to) - m.when(from)
+}
+
+func (m *CPUMeter) when(at time.Time) time.Duration {
+	i, _ := slices.BinarySearchFunc(m.at, at, time.Time.Compare)
+	if i == 0 {
+		return m.spent[0]
+	}
+	span := m.at[i].Sub(m.at[i-1])
+	part := float64(at.Sub(m.at[i-1])) / float64(max(span, 1))
+	return m.spent[i-1] + time.Duration(part*float64(m.spent[i]-m.spent[i-1]))
+}
+
+// CPUTime is the CPU time of all living threads of a process, from
+// /proc/PID/task/TID/schedstat: nanoseconds, where /proc/PID/stat has only ticks.
+func CPUTime(pid int) (time.Duration, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, task := range tasks {
+		b, err := os.ReadFile(filepath.Join(dir, task.Name(), "schedstat"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		first, _, _ := bytes.Cut(b, []byte(" "))
+		ns, err := strconv.ParseInt(string(first), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s/%s/schedstat: %w", dir, task.Name(), err)
+		}
+		sum += time.Duration(ns)
+	}
+	return sum, nil
+}
