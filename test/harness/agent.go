@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"connectrpc.com/connect"
@@ -41,7 +40,7 @@ type Agent struct {
 }
 
 // FreeAddress is an address of the loopback interface that was free a moment ago.
-func FreeAddress(t testing.TB) string {
+func FreeAddress(t TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,7 +52,7 @@ func FreeAddress(t testing.TB) string {
 
 // WriteConfig writes a configuration file: the YAML text with ADDRESS and DIR in it
 // replaced.
-func WriteConfig(t testing.TB, yaml string, replace ...string) string {
+func WriteConfig(t TB, yaml string, replace ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "spanflame.yml")
 	if err := os.WriteFile(path, []byte(strings.NewReplacer(replace...).Replace(yaml)), 0o600); err != nil {
@@ -66,14 +65,14 @@ func WriteConfig(t testing.TB, yaml string, replace ...string) string {
 // ready. The server's address and the store's path are added to the configuration,
 // so it may have neither "server" nor "store". When the test ends the agent is
 // stopped, if it still runs.
-func StartAgent(t testing.TB, yaml string) *Agent {
+func StartAgent(t TB, yaml string) *Agent {
 	t.Helper()
 	return StartAgentWith(t, yaml, Launch{})
 }
 
 // StartAgentWith is StartAgent with further ways to start it; the arguments of l
 // follow those of run.
-func StartAgentWith(t testing.TB, yaml string, l Launch) *Agent {
+func StartAgentWith(t TB, yaml string, l Launch) *Agent {
 	t.Helper()
 	NeedRoot(t)
 	addr, dir := FreeAddress(t), t.TempDir()
@@ -91,7 +90,7 @@ func StartAgentWith(t testing.TB, yaml string, l Launch) *Agent {
 }
 
 // WaitReady waits until the agent says that it is ready.
-func (a *Agent) WaitReady(t testing.TB, limit time.Duration) {
+func (a *Agent) WaitReady(t TB, limit time.Duration) {
 	t.Helper()
 	Eventually(t, limit, "the agent is ready", func() error {
 		if !a.Running() {
@@ -103,7 +102,7 @@ func (a *Agent) WaitReady(t testing.TB, limit time.Duration) {
 }
 
 // Get asks the agent's server and fails the test if the answer is not 200.
-func (a *Agent) Get(t testing.TB, path string) []byte {
+func (a *Agent) Get(t TB, path string) []byte {
 	t.Helper()
 	b, err := a.get(path)
 	if err != nil {
@@ -129,7 +128,7 @@ func (a *Agent) get(path string) ([]byte, error) {
 }
 
 // Stop ends the agent by SIGTERM and returns its exit code.
-func (a *Agent) Stop(t testing.TB) int {
+func (a *Agent) Stop(t TB) int {
 	t.Helper()
 	a.Signal(t, syscall.SIGTERM)
 	return a.Wait(t, 30*time.Second)
@@ -166,7 +165,7 @@ func (a *Agent) MergeProfile(ctx context.Context, typeID, selector string, from,
 type Metrics map[string]*dto.MetricFamily
 
 // Metrics reads the agent's metrics.
-func (a *Agent) Metrics(t testing.TB) Metrics {
+func (a *Agent) Metrics(t TB) Metrics {
 	t.Helper()
 	b := a.Get(t, "/metrics")
 	parser := expfmt.NewTextParser(model.UTF8Validation)

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
-	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,7 +25,7 @@ const (
 )
 
 // SkipOrFail skips the test for the reason, or fails it if EnvRequire is set.
-func SkipOrFail(t testing.TB, format string, args ...any) {
+func SkipOrFail(t TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv(EnvRequire) != "" {
 		t.Fatalf(format+", and "+EnvRequire+" is set", args...)
@@ -35,7 +34,7 @@ func SkipOrFail(t testing.TB, format string, args ...any) {
 }
 
 // NeedRoot skips the test, or fails it, if it does not run as root.
-func NeedRoot(t testing.TB) {
+func NeedRoot(t TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		SkipOrFail(t, "this profiles the host, which takes root")
@@ -43,7 +42,7 @@ func NeedRoot(t testing.TB) {
 }
 
 // NeedTool skips the test, or fails it, if a program is not in PATH.
-func NeedTool(t testing.TB, name string) string {
+func NeedTool(t TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -123,7 +122,7 @@ func (b Build) locked(f func() error) error {
 }
 
 // AgentPath is the agent to test.
-func AgentPath(t testing.TB) string {
+func AgentPath(t TB) string {
 	t.Helper()
 	b, err := Built()
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -22,7 +21,7 @@ type KernelObjects struct {
 
 // HeldKernelObjects reads from /proc/PID/fdinfo what BPF objects a process holds.
 // Only its own are found, whatever else on the host uses BPF.
-func HeldKernelObjects(t testing.TB, pid int) KernelObjects {
+func HeldKernelObjects(t TB, pid int) KernelObjects {
 	t.Helper()
 	var o KernelObjects
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
@@ -78,7 +77,7 @@ func fdIDs(path string) (map[string]uint32, error) {
 
 // CheckGone tests that the kernel has freed the objects. It does so after a grace
 // period, so this waits for up to 10 s.
-func (o KernelObjects) CheckGone(t testing.TB) {
+func (o KernelObjects) CheckGone(t TB) {
 	t.Helper()
 	if len(o.Programs) == 0 || len(o.Maps) == 0 {
 		t.Errorf("the agent held no BPF programs or maps: %+v", o)
@@ -101,12 +100,12 @@ func (o KernelObjects) CheckGone(t testing.TB) {
 }
 
 // Threads and open files of a process.
-func Threads(t testing.TB, pid int) int { return count(t, pid, "task") }
+func Threads(t TB, pid int) int { return count(t, pid, "task") }
 
 // OpenFiles is how many file descriptors a process has open.
-func OpenFiles(t testing.TB, pid int) int { return count(t, pid, "fd") }
+func OpenFiles(t TB, pid int) int { return count(t, pid, "fd") }
 
-func count(t testing.TB, pid int, dir string) int {
+func count(t TB, pid int, dir string) int {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), dir))
 	if err != nil {

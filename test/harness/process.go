@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 )
 
@@ -61,7 +60,7 @@ type Launch struct {
 
 // Start starts the agent. It is killed when the test ends, if it still runs; what
 // it said is logged if the test failed.
-func (l Launch) Start(t testing.TB) *Process {
+func (l Launch) Start(t TB) *Process {
 	t.Helper()
 	args := append(append([]string{}, l.Prefix...), AgentPath(t))
 	args = append(args, l.Args...)
@@ -117,7 +116,7 @@ func (p *Process) Stdout() string { return p.out.String() }
 func (p *Process) Stderr() string { return p.err.String() }
 
 // Signal sends a signal.
-func (p *Process) Signal(t testing.TB, s os.Signal) {
+func (p *Process) Signal(t TB, s os.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
 		t.Fatalf("send %s: %v", s, err)
@@ -135,7 +134,7 @@ func (p *Process) Running() bool {
 }
 
 // Wait waits for the end and returns the exit code, -1 if a signal ended it.
-func (p *Process) Wait(t testing.TB, limit time.Duration) int {
+func (p *Process) Wait(t TB, limit time.Duration) int {
 	t.Helper()
 	select {
 	case <-p.done:
@@ -149,7 +148,7 @@ func (p *Process) Wait(t testing.TB, limit time.Duration) int {
 }
 
 // RunAgent runs the agent to its end.
-func RunAgent(t testing.TB, limit time.Duration, args ...string) (code int, stdout, stderr string) {
+func RunAgent(t TB, limit time.Duration, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	p := Launch{Args: args}.Start(t)
 	code = p.Wait(t, limit)
@@ -157,7 +156,7 @@ func RunAgent(t testing.TB, limit time.Duration, args ...string) (code int, stdo
 }
 
 // Eventually waits until f returns nil.
-func Eventually(t testing.TB, limit time.Duration, what string, f func() error) {
+func Eventually(t TB, limit time.Duration, what string, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	for {

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	pprof "github.com/google/pprof/profile"
@@ -128,7 +127,7 @@ func (p *Profile) Describe(m Match) string {
 
 // CheckShare tests that of n samples, got belong to something whose true share is
 // known: within 4 standard deviations of the sampling error, which is binomial.
-func CheckShare(t testing.TB, what string, got, n, truth float64) {
+func CheckShare(t TB, what string, got, n, truth float64) {
 	t.Helper()
 	if n < 30 {
 		t.Errorf("%s: %.0f samples are too few to say anything", what, n)
@@ -149,7 +148,7 @@ func CheckShare(t testing.TB, what string, got, n, truth float64) {
 // one busy spell to within one sample; and if the program was busy only for part of
 // the elapsed time (a CPU that others use, too), each tick hits it with that
 // probability, which gives 4 standard deviations of a binomial more.
-func CheckTotal(t testing.TB, what string, got, truth, elapsed, period time.Duration) {
+func CheckTotal(t TB, what string, got, truth, elapsed, period time.Duration) {
 	t.Helper()
 	n := float64(elapsed) / float64(period)
 	busy := min(1, float64(truth)/float64(elapsed))

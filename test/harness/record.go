@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 	"time"
 
 	pprof "github.com/google/pprof/profile"
@@ -41,7 +40,7 @@ type Recording struct {
 
 // StartRecord starts `spanflame record` for a time, with further arguments such as
 // --pid N or --all.
-func StartRecord(t testing.TB, d time.Duration, args ...string) *Recording {
+func StartRecord(t TB, d time.Duration, args ...string) *Recording {
 	t.Helper()
 	NeedRoot(t)
 	r := &Recording{file: filepath.Join(t.TempDir(), "record.pb.gz"), took: d}
@@ -52,7 +51,7 @@ func StartRecord(t testing.TB, d time.Duration, args ...string) *Recording {
 
 // Wait waits for the end and returns the profile and the account. It fails the test
 // if the account does not add up to the sample, or is not that of the profile.
-func (r *Recording) Wait(t testing.TB) (*Profile, Account) {
+func (r *Recording) Wait(t TB) (*Profile, Account) {
 	t.Helper()
 	if code := r.Process.Wait(t, r.took+60*time.Second); code != 0 {
 		t.Fatalf("record ended with exit code %d", code)

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 )
 
@@ -121,7 +120,7 @@ type Workload struct {
 // StartWorkload starts a workload of test/truth/workloads with its arguments, at a
 // high priority: the more of its CPU it gets, the smaller the error of what is
 // measured. It is killed when the test ends.
-func StartWorkload(t testing.TB, name string, args ...any) *Workload {
+func StartWorkload(t TB, name string, args ...any) *Workload {
 	t.Helper()
 	path, err := WorkloadPath(name)
 	if err != nil {
@@ -131,7 +130,7 @@ func StartWorkload(t testing.TB, name string, args ...any) *Workload {
 }
 
 // StartProgram is StartWorkload for a program by its path.
-func StartProgram(t testing.TB, path string, args ...any) *Workload {
+func StartProgram(t TB, path string, args ...any) *Workload {
 	t.Helper()
 	text := []string{"-n", "-10", path}
 	for _, a := range args {
@@ -164,7 +163,7 @@ func (w *Workload) Kill() {
 }
 
 // Wait waits until the workload has ended and returns its truth.
-func (w *Workload) Wait(t testing.TB) Truth {
+func (w *Workload) Wait(t TB) Truth {
 	t.Helper()
 	select {
 	case <-w.done:
@@ -213,7 +212,7 @@ type CPUMeter struct {
 }
 
 // MeterCPU begins to read the CPU time of a process, every 5 ms.
-func MeterCPU(t testing.TB, pid int) *CPUMeter {
+func MeterCPU(t TB, pid int) *CPUMeter {
 	m := &CPUMeter{pid: pid, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(m.done)
@@ -245,7 +244,7 @@ func (m *CPUMeter) end() {
 }
 
 // Between is the CPU time used between two moments. It stops the meter.
-func (m *CPUMeter) Between(t testing.TB, from, to time.Time) time.Duration {
+func (m *CPUMeter) Between(t TB, from, to time.Time) time.Duration {
 	t.Helper()
 	m.end()
 	if len(m.at) < 2 || from.Before(m.at[0]) || to.After(m.at[len(m.at)-1]) {

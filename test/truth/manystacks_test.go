@@ -27,7 +27,7 @@ func TestManyStacks(t *testing.T) {
 	a := harness.StartAgent(t, fmt.Sprintf(`
 global: { push_interval: %s }
 profiles: { cpu: { enabled: true, frequency: %d } }
-`, round, frequency))
+`, round, frequency)+harness.WorkloadTargets)
 
 	// 65,000 stacks in turn: the same comes again only after more than a round.
 	run := 2*round + 4*time.Second
