@@ -186,7 +186,7 @@ func TestDeadEndpoints(t *testing.T) {
 	srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "down", http.StatusServiceUnavailable)
 	})}
-	go srv.Serve(failing) //nolint:errcheck // it ends with the test
+	go srv.Serve(failing)
 	defer srv.Close()
 
 	urls := []string{"http://" + harness.FreeAddress(t), "http://" + mute.Addr().String(), "http://" + failing.Addr().String()}

@@ -54,12 +54,9 @@ func Burn(ns int64) int64 {
 		}
 		now = clock(unix.CLOCK_THREAD_CPUTIME_ID)
 	}
-	sink = x
+	runtime.KeepAlive(x)
 	return now - start
 }
-
-// sink keeps the compiler from leaving the loop out.
-var sink uint64
 
 // Slice is 10 ms on average, from 5 to 15, so that it cannot beat with the sampling
 // clock.
