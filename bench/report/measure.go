@@ -202,7 +202,7 @@ func roundOf(r *runner, n int) round {
 	}
 	r.Logf("rounds of %d stacks, %s long", n, length)
 	d := 4*length + 6*time.Second
-	a := harness.StartAgent(r, fmt.Sprintf("global: { push_interval: %s }\nprofiles: { cpu: { frequency: %d } }\n", length, frequency)+harness.WorkloadTargets)
+	a := harness.StartAgent(r, fmt.Sprintf("global: { push_interval: %dms }\nprofiles: { cpu: { frequency: %d } }\n", length.Milliseconds(), frequency)+harness.WorkloadTargets)
 	for cpu := range runtime.NumCPU() {
 		harness.StartWorkload(r, "manystacks", (d + time.Minute).Seconds(), cpu, 65_000, 400)
 	}

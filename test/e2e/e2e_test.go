@@ -41,7 +41,7 @@ func read(t *testing.T, s source, selector string, from, until time.Time, done f
 		if p, err = harness.NewProfile(raw); err != nil {
 			t.Fatal(err)
 		}
-		if p.Period == 0 { // not every server keeps it
+		if _, ours := s.(*harness.Agent); !ours { // a server makes up a period when it merges
 			p.Period = int64(time.Second) / 97
 		}
 		if done != nil {

@@ -103,6 +103,7 @@ func TestStop(t *testing.T) {
 			w := harness.StartWorkload(t, "split", 60, 0)
 			a := harness.StartAgent(t, global+harness.WorkloadTargets+write(srv.PushURL()))
 			meter := harness.MeterCPU(t, w.PID)
+			time.Sleep(50 * time.Millisecond)
 			from := time.Now()
 			time.Sleep(13 * time.Second) // into the second round
 			held := harness.HeldKernelObjects(t, a.PID)

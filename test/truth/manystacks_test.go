@@ -25,9 +25,9 @@ func TestManyStacks(t *testing.T) {
 	perSecond := frequency * runtime.NumCPU()
 	round := time.Duration(math.Floor(0.97*float64(limit)/float64(perSecond)*10)) * 100 * time.Millisecond
 	a := harness.StartAgent(t, fmt.Sprintf(`
-global: { push_interval: %s }
+global: { push_interval: %dms }
 profiles: { cpu: { enabled: true, frequency: %d } }
-`, round, frequency)+harness.WorkloadTargets)
+`, round.Milliseconds(), frequency)+harness.WorkloadTargets)
 
 	// 65,000 stacks in turn: the same comes again only after more than a round.
 	run := 2*round + 4*time.Second
