@@ -67,8 +67,10 @@ Written by the benchmark (%s); repeat it with
 on a machine that does nothing else. Every figure is read from the running agent (/proc, its metrics) or from
 the kernel's own statistics of BPF programs and maps. Symbol tables have [their own](symtab/README.md).
 
-%s. All CPUs busy in a stack of %d user frames, the agent at its defaults (97 Hz, rounds of 15 s), every process of the
-host a target, measured over %s after the first 20 s.
+%s.
+
+All CPUs busy in a stack of %d user frames, the agent at its defaults (97 Hz, rounds of 15 s), every process of the host a
+target, measured over %s after the first 20 s.
 
 `, time.Now().UTC().Format(time.DateOnly), f.machine, f.withStore.frames, load)
 
@@ -100,7 +102,7 @@ host a target, measured over %s after the first 20 s.
 - Kernel maps: what the kernel says each map takes (memlock), added up over those that the agent holds. %.0f samples of %.0f
   stacks a round were taken meanwhile.
 - A round: from the first read of the kernel's maps to the last sample being part of a profile
-  (spanflame_session_round_seconds), at 997 Hz, every sample in a stack of its own. A round of %.0f stacks took %.0f ms.
+  (spanflame_session_round_seconds), at 997 Hz, every sample in a stack of its own, the programs at the lowest priority. A round of %.0f stacks took %.0f ms.
 - Pushed: %d profiles of %.0f bytes on average (gzip).
 `, f.withStore.samples, f.withStore.stacks, f.large.stacks, 1e3*f.large.seconds, f.pushOnly.profiles, float64(f.pushOnly.pushedBytes)/float64(max(1, f.pushOnly.profiles)))
 	return b.String()

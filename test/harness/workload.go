@@ -122,17 +122,31 @@ type Workload struct {
 // measured. It is killed when the test ends.
 func StartWorkload(t TB, name string, args ...any) *Workload {
 	t.Helper()
+	return StartWorkloadAt(t, testNice, name, args...)
+}
+
+// testNice is the priority of the workloads of tests.
+const testNice = -10
+
+// StartWorkloadAt is StartWorkload at a priority: a nice value.
+func StartWorkloadAt(t TB, nice int, name string, args ...any) *Workload {
+	t.Helper()
 	path, err := WorkloadPath(name)
 	if err != nil {
 		t.Fatalf("build the workload: %v", err)
 	}
-	return StartProgram(t, path, args...)
+	return startProgram(t, nice, path, args...)
 }
 
 // StartProgram is StartWorkload for a program by its path.
 func StartProgram(t TB, path string, args ...any) *Workload {
 	t.Helper()
-	text := []string{"-n", "-10", path}
+	return startProgram(t, testNice, path, args...)
+}
+
+func startProgram(t TB, nice int, path string, args ...any) *Workload {
+	t.Helper()
+	text := []string{"-n", strconv.Itoa(nice), path}
 	for _, a := range args {
 		text = append(text, fmt.Sprint(a))
 	}
