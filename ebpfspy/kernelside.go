@@ -70,6 +70,7 @@ type kernelSide struct {
 	chunks   int // a round
 	opts     Options
 	usePerf  bool // whether the kernel has perf links (Linux 5.15)
+	paused   bool // the clocks were closed on purpose: nobody opens them anew
 }
 
 // clock is the sampler of one CPU.
@@ -358,8 +359,9 @@ func (k *kernelSide) enable() error {
 	return nil
 }
 
-// closeClocks stops sampling.
+// closeClocks stops sampling until reopenClocks.
 func (k *kernelSide) closeClocks() error {
+	k.paused = true
 	var errs []error
 	for cpu, c := range k.clocks {
 		errs = append(errs, c.close())
@@ -368,12 +370,10 @@ func (k *kernelSide) closeClocks() error {
 	return errors.Join(errs...)
 }
 
-// reopenClocks changes the frequency.
+// reopenClocks goes on, at the frequency of opts, after closeClocks.
 func (k *kernelSide) reopenClocks(opts Options) error {
-	if err := k.closeClocks(); err != nil {
-		return err
-	}
 	k.opts = opts
+	k.paused = false
 	if err := k.syncCPUs(); err != nil {
 		return err
 	}

@@ -138,7 +138,9 @@ func (s *Session) readRings() {
 			level.Warn(s.logger).Log("msg", "reading mapping records failed; /proc is read instead", "err", err)
 		}
 	}
-	s.kern.dropSidebands()
+	if !s.kern.paused {
+		s.kern.dropSidebands()
+	}
 
 	s.kern.ring.SetDeadline(time.Unix(1, 0)) // do not wait
 	var rec ringbuf.Record
@@ -318,7 +320,7 @@ func (s *Session) repair() {
 func (s *Session) followCPUs() {
 	s.pumpMu.Lock()
 	defer s.pumpMu.Unlock()
-	if s.kern == nil {
+	if s.kern == nil || s.kern.paused {
 		return
 	}
 	before := len(s.kern.clocks)
