@@ -396,6 +396,10 @@ func (s *Session) afterRound(info *RoundInfo, work []*rawRound) {
 		if err := s.kernel.Refresh(); err != nil {
 			level.Warn(s.logger).Log("msg", "cannot read the kernel's names anew", "err", err)
 		}
+		if g := s.kernel.Generation(); g != s.kernelGeneration {
+			s.kernelGeneration = g
+			s.locs.forgetKernel()
+		}
 	}
 	s.locs.expire(s.round)
 	s.mu.Lock()

@@ -68,6 +68,13 @@ func (l *locations) reset() {
 	l.comms = map[string]*stack.Location{}
 }
 
+// forgetKernel forgets the locations of the kernel, whose modules have changed.
+func (l *locations) forgetKernel() {
+	l.count -= len(l.kernelLocations)
+	l.kernelLocations = map[uint64]*stack.Location{}
+	l.kernelMappings = map[string]*stack.Mapping{}
+}
+
 // user resolves an address that f maps at the given offset. open opens the file if
 // its names have not been read yet.
 func (l *locations) user(f *file, offset, addr uint64, open symtab.Opener, files symtab.Root) *stack.Location {

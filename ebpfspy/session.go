@@ -46,6 +46,8 @@ type Session struct {
 	carried []*rawRound // rounds that an Update ended
 	symbols *symtab.Cache
 	kernel  *symtab.Kernel
+	// kernelGeneration is that of the names in locs.
+	kernelGeneration uint64
 	locs    *locations
 	round   uint64
 	started time.Time // of the current round
@@ -166,6 +168,13 @@ func (s *Session) Stop() error {
 	}
 	s.carried = nil
 	return errors.Join(err, s.shut())
+}
+
+// Close stops the session for good and lets go of the symbol tables.
+func (s *Session) Close() error {
+	err := s.Stop()
+	s.symbols.Close()
+	return err
 }
 
 // abandon counts the samples of a round that nobody will have.

@@ -135,6 +135,17 @@ func (b *Builder) Profiles() (out []*Profile, lost uint64, err error) {
 
 func (b *Builder) encode(part []*entry) (*Profile, error) {
 	raw, samples := b.pprof(part)
+	packed, err := compress(raw)
+	if err != nil {
+		return nil, err
+	}
+	return &Profile{
+		Labels: b.series, Type: b.typ, Start: b.start, Duration: b.end.Sub(b.start),
+		Pprof: packed, UncompressedBytes: len(raw), Samples: samples,
+	}, nil
+}
+
+func compress(raw []byte) ([]byte, error) {
 	var packed bytes.Buffer
 	zw, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
 	if err != nil {
@@ -146,10 +157,13 @@ func (b *Builder) encode(part []*entry) (*Profile, error) {
 	if err := zw.Close(); err != nil {
 		return nil, fmt.Errorf("compress a profile: %w", err)
 	}
-	return &Profile{
-		Labels: b.series, Type: b.typ, Start: b.start, Duration: b.end.Sub(b.start),
-		Pprof: packed.Bytes(), UncompressedBytes: len(raw), Samples: samples,
-	}, nil
+	return packed.Bytes(), nil
+}
+
+// Merged is all that was added as one gzip-compressed pprof, whatever its size.
+func (b *Builder) Merged() ([]byte, error) {
+	raw, _ := b.pprof(b.order)
+	return compress(raw)
 }
 
 // pprof encodes some of the entries, and returns the number of their samples.

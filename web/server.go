@@ -155,6 +155,17 @@ func (s *Server) Addr() net.Addr {
 	return s.listener.Addr()
 }
 
+// Close closes the listener of a server that was not served. It is idempotent.
+func (s *Server) Close() error {
+	if s.listener == nil {
+		return nil
+	}
+	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
 // Serve answers requests until ctx ends. Requests that are under way then have 5
 // seconds to end.
 func (s *Server) Serve(ctx context.Context) error {

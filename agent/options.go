@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/spanflame/spanflame/config"
+	"github.com/spanflame/spanflame/ebpfspy"
+	"github.com/spanflame/spanflame/symtab"
+)
+
+// sessionOptions are the options that a configuration asks for.
+func sessionOptions(c *config.Config) ebpfspy.Options {
+	return ebpfspy.Options{
+		Frequency:     c.Profiles.CPU.Frequency,
+		DisableUser:   !c.Profiles.CPU.User,
+		DisableKernel: !c.Profiles.CPU.Kernel,
+		CommFrame:     c.Profiles.CPU.CommFrame,
+		Threads:       c.Profiles.CPU.Thread,
+		Unknown:       ebpfspy.UnknownStyle(c.Symbols.Unknown),
+		Symbols: symtab.Options{
+			Demangle: c.Symbols.Demangle,
+			Inline:   c.Symbols.Inline,
+			MaxBytes: int64(c.Symbols.CacheMaxBytes),
+			MaxAge:   time.Duration(c.Symbols.CacheMaxAge),
+			MaxFiles: c.Symbols.CacheMaxFiles,
+		},
+		MaxStacks:      c.Symbols.MaxStacks,
+		ArenaBytes:     int64(c.Symbols.StackBytes),
+		MaxProcesses:   c.Symbols.MaxProcesses,
+		MaxExcluded:    c.Symbols.MaxExcluded,
+		SidebandBytes:  int(c.Symbols.SidebandBytes),
+		EventRingBytes: int(c.Symbols.EventRingBytes),
+	}
+}

@@ -1,0 +1,260 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/spanflame/spanflame/config"
+	"github.com/spanflame/spanflame/ebpfspy"
+	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/profile"
+	"github.com/spanflame/spanflame/sd"
+)
+
+// RecordOptions say what to record, once.
+type RecordOptions struct {
+	PID       int           // one process, with those that it forks; 0: by Service
+	Service   string        // the processes of one service; "": all
+	Duration  time.Duration // how long
+	Frequency int           // samples a second and CPU
+	Threads   bool
+	Output    string // file of the pprof, "" for none
+	JSON      bool   // print the account as JSON instead of the top
+}
+
+// roundLength bounds how much a recording keeps in the kernel.
+const roundLength = 5 * time.Second
+
+// topLines is how many functions are printed.
+const topLines = 20
+
+// chooser takes the processes that are asked for as one target each service.
+type chooser struct {
+	opts RecordOptions
+	host *sd.Manager
+	one  *sd.Target
+}
+
+// FindTarget implements ebpfspy.TargetFinder.
+func (c *chooser) FindTarget(p *sd.Process) (*sd.Target, string) {
+	if c.opts.PID != 0 {
+		if int(p.PID) == c.opts.PID || int(p.Parent) == c.opts.PID {
+			return c.one, ""
+		}
+		return nil, "not the process that was asked for"
+	}
+	t, why := c.host.FindTarget(p)
+	if t == nil {
+		return nil, why
+	}
+	if c.opts.Service != "" && t.ServiceName() != c.opts.Service {
+		return nil, "not the service that was asked for"
+	}
+	return c.one, ""
+}
+
+// Record profiles for a while, prints the functions that took most, and writes the
+// pprof. Progress goes to progress.
+func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opts RecordOptions) (err error) {
+	if err := checkCapabilities(); err != nil {
+		return err
+	}
+	if opts.PID != 0 {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", opts.PID)); err != nil {
+			return fmt.Errorf("record process %d: there is no such process", opts.PID)
+		}
+	}
+	cfg := config.Default()
+	host, err := sd.NewManager(logger, nil, sd.Options{})
+	if err != nil {
+		return fmt.Errorf("start discovery: %w", err)
+	}
+	defer host.Close()
+	if err := host.ApplyConfig(cfg.TargetConfigs, cfg.Global.ExternalLabels); err != nil {
+		return fmt.Errorf("start discovery: %w", err)
+	}
+	name := opts.Service
+	if name == "" {
+		name = "all"
+		if opts.PID != 0 {
+			name = fmt.Sprintf("process %d", opts.PID)
+		}
+	}
+	finder := &chooser{opts: opts, host: host, one: &sd.Target{Labels: labels.FromStrings(sd.ServiceNameLabel, name)}}
+	sopts := sessionOptions(cfg)
+	sopts.Frequency, sopts.Threads = opts.Frequency, opts.Threads
+	account := ledger.New().Session()
+	session, err := ebpfspy.NewSession(logger, nil, account, finder, sopts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, session.Close()) }()
+	if err := session.Start(); err != nil {
+		return fmt.Errorf("start profiling: %w", err)
+	}
+
+	builder := profile.NewBuilder(profile.CPU, finder.one.Labels, session.Scale())
+	tops := topTable{}
+	begun := time.Now()
+	builder.Cover(begun, begun)
+	collect := func() error {
+		_, err := session.CollectProfiles(func(s *ebpfspy.Sample) {
+			value := int64(s.Count) * s.Period.Nanoseconds()
+			builder.Add(&profile.Sample{Stack: s.Stack, Value: value, Count: s.Count, Thread: s.Thread})
+			tops.add(s, value)
+		})
+		return err
+	}
+	end := time.NewTimer(opts.Duration)
+	defer end.Stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	lastRound := begun
+wait:
+	for {
+		select {
+		case <-end.C:
+			break wait
+		case <-ctx.Done():
+			break wait // what was recorded so far is what there is
+		case <-tick.C:
+			fmt.Fprintf(progress, "\rrecording %s: %d of %.0f s", name, int(time.Since(begun).Seconds()), opts.Duration.Seconds())
+			if time.Since(lastRound) >= roundLength {
+				lastRound = time.Now()
+				if err := collect(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if err := collect(); err != nil {
+		return err
+	}
+	fmt.Fprintf(progress, "\r%60s\r", "")
+	builder.Cover(begun, time.Now())
+	if opts.Output != "" {
+		if err := writeFile(opts.Output, builder); err != nil {
+			return err
+		}
+	}
+	b := account.Balance()
+	if opts.JSON {
+		return json.NewEncoder(out).Encode(map[string]any{
+			"taken": b.In, "profiled": b.Out, "dropped": b.Dropped, "file": opts.Output,
+			"duration_seconds": time.Since(begun).Seconds(),
+		})
+	}
+	return tops.print(out, name, b, time.Since(begun), opts.Output)
+}
+
+// writeFile writes the pprof whole or not at all.
+func writeFile(path string, b *profile.Builder) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".spanflame-*")
+	if err != nil {
+		return fmt.Errorf("write the profile to %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("write the profile to %s: %w", path, err), os.Remove(f.Name()))
+		}
+	}()
+	raw, err := b.Merged()
+	if err == nil {
+		_, err = f.Write(raw)
+	}
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// topTable adds up what each function took.
+type topTable map[string]*topEntry
+
+type topEntry struct {
+	name       string
+	self, full int64
+}
+
+func (t topTable) add(s *ebpfspy.Sample, value int64) {
+	seen := map[string]bool{}
+	leaf := true
+	for _, loc := range s.Stack {
+		for i := range loc.Lines {
+			name := loc.Lines[i].Function
+			e := t[name]
+			if e == nil {
+				e = &topEntry{name: name}
+				t[name] = e
+			}
+			if leaf {
+				e.self += value
+				leaf = false
+			}
+			if !seen[name] {
+				seen[name] = true
+				e.full += value
+			}
+		}
+	}
+}
+
+func (t topTable) print(w io.Writer, name string, b ledger.Balance, took time.Duration, file string) error {
+	list := make([]*topEntry, 0, len(t))
+	var total int64
+	for _, e := range t {
+		list = append(list, e)
+		total += e.self
+	}
+	slices.SortFunc(list, func(a, b *topEntry) int {
+		return cmp.Or(cmp.Compare(b.self, a.self), cmp.Compare(b.full, a.full), cmp.Compare(a.name, b.name))
+	})
+	fmt.Fprintf(w, "%s used %s of CPU in %s (%d samples)\n", name, time.Duration(total).Round(10*time.Millisecond), took.Round(100*time.Millisecond), b.Out)
+	if total > 0 {
+		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintf(tw, "self\tself %%\ttotal\ttotal %%\t  function\n")
+		for _, e := range list[:min(topLines, len(list))] {
+			fmt.Fprintf(tw, "%s\t%.1f\t%s\t%.1f\t  %s\n",
+				time.Duration(e.self).Round(time.Millisecond), 100*float64(e.self)/float64(total),
+				time.Duration(e.full).Round(time.Millisecond), 100*float64(e.full)/float64(total), printable(e.name))
+		}
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+	}
+	for r, n := range b.Dropped {
+		if r != ledger.NoTarget {
+			fmt.Fprintf(w, "%d samples were dropped: %s\n", n, r)
+		}
+	}
+	if file != "" {
+		fmt.Fprintf(w, "the profile is in %s (go tool pprof %s)\n", file, file)
+	}
+	return nil
+}
+
+// printable keeps what a target named from driving the terminal.
+func printable(s string) string {
+	out := []rune(s)
+	for i, r := range out {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			out[i] = '?'
+		}
+	}
+	if len(out) > 200 {
+		return string(out[:200]) + "…"
+	}
+	return string(out)
+}
