@@ -116,12 +116,8 @@ func checkCapabilities() error {
 func endpoints(cfg *config.Config) []push.Endpoint {
 	var out []push.Endpoint
 	for _, w := range cfg.Write {
-		var url string
-		if w.URL.URL != nil {
-			url = w.URL.URL.String()
-		}
 		out = append(out, push.Endpoint{
-			Name: w.Name, URL: url, Headers: w.HeaderValues(),
+			Name: w.Name, URL: urlOf(w.URL), Headers: w.HeaderValues(),
 			HTTP: w.HTTPClientConfig, Timeout: time.Duration(w.RemoteTimeout),
 		})
 	}

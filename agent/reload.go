@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-kit/log/level"
 	"github.com/grafana/pyroscope-go"
+	promconfig "github.com/prometheus/common/config"
 
 	"github.com/spanflame/spanflame/config"
 )
@@ -21,7 +22,7 @@ func (a *Agent) startSelfProfiling() error {
 	}
 	p, err := pyroscope.Start(pyroscope.Config{
 		ApplicationName: "spanflame",
-		ServerAddress:   sp.URL.String(),
+		ServerAddress:   urlOf(sp.URL),
 		HTTPHeaders:     sp.HeaderValues(),
 		ProfileTypes: []pyroscope.ProfileType{
 			pyroscope.ProfileCPU, pyroscope.ProfileAllocSpace, pyroscope.ProfileInuseSpace, pyroscope.ProfileGoroutines,
@@ -66,6 +67,13 @@ func (a *Agent) Reload(context.Context) error {
 	return nil
 }
 
+func urlOf(u promconfig.URL) string {
+	if u.URL == nil {
+		return ""
+	}
+	return u.URL.String()
+}
+
 // needsRestart refuses a change of what is only read at the start.
 func needsRestart(old, cfg *config.Config) error {
 	for _, c := range []struct {
@@ -75,7 +83,7 @@ func needsRestart(old, cfg *config.Config) error {
 		{"server", old.Server != cfg.Server},
 		{"store", old.Store != cfg.Store},
 		{"profiles.cpu.enabled", old.Profiles.CPU.Enabled != cfg.Profiles.CPU.Enabled},
-		{"self_profiling", old.SelfProfiling.Enabled != cfg.SelfProfiling.Enabled || old.SelfProfiling.URL.String() != cfg.SelfProfiling.URL.String()},
+		{"self_profiling", old.SelfProfiling.Enabled != cfg.SelfProfiling.Enabled || urlOf(old.SelfProfiling.URL) != urlOf(cfg.SelfProfiling.URL)},
 		{"symbols.max_targets", old.Symbols.MaxTargets != cfg.Symbols.MaxTargets},
 	} {
 		if c.changed {

@@ -142,9 +142,9 @@ func TestPushAndStore(t *testing.T) {
 	t.Run("nobody else is a target", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_, err := a.MergeProfile(ctx, harness.CPUType, fmt.Sprintf("{test=%q, service_name!~%q}", label, "split|gosplit|threads"), from, until)
+		p, err := a.MergeProfile(ctx, harness.CPUType, fmt.Sprintf("{test=%q, service_name!~%q}", label, "split|gosplit|threads"), from, until)
 		if !errors.Is(err, harness.ErrNoProfile) {
-			t.Errorf("profiles of others: %v", err)
+			t.Errorf("profiles of others: %v, %v", p, err)
 		}
 	})
 	t.Run("accounts", func(t *testing.T) { checkAccounts(t, a) })

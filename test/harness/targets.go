@@ -12,6 +12,9 @@ target_configs:
         regex: .*/bin/test/([^/]+)
         action: keep
       - source_labels: [__meta_process_exe]
+        regex: .*/spanflame # the agent itself is built there, too
+        action: drop
+      - source_labels: [__meta_process_exe]
         regex: .*/bin/test/([^/]+)
         target_label: service_name
 `
