@@ -16,7 +16,7 @@ import (
 // Kind tells what a sample counts.
 type Kind uint8
 
-// Kinds of samples.
+// OnCPU counts how often a stack was running when the clock of its CPU struck.
 const OnCPU Kind = 1
 
 // Sample is a stack of a target, with how often it was seen in a round. It is only

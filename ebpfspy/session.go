@@ -48,13 +48,13 @@ type Session struct {
 	kernel  *symtab.Kernel
 	// kernelGeneration is that of the names in locs.
 	kernelGeneration uint64
-	locs    *locations
-	round   uint64
-	started time.Time // of the current round
-	startNS uint64
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-	waiter  *waiter
+	locs             *locations
+	round            uint64
+	started          time.Time // of the current round
+	startNS          uint64
+	cancel           context.CancelFunc
+	wg               sync.WaitGroup
+	waiter           *waiter
 
 	// pumpMu guards the kernel side's rings and events; it is taken before mu.
 	pumpMu     sync.Mutex

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/spanflame/spanflame/internal/stack"
@@ -48,7 +49,7 @@ type entry struct {
 // __name__ is added. period is the time between samples, 0 if the type has none.
 func NewBuilder(typ Type, series labels.Labels, period time.Duration) *Builder {
 	b := labels.NewBuilder(series)
-	b.Set(labels.MetricName, typ.Name)
+	b.Set(model.MetricNameLabel, typ.Name)
 	return &Builder{
 		typ: typ, series: b.Labels(), period: period.Nanoseconds(),
 		entries: map[uint64]*entry{}, ids: map[*stack.Location]uint32{},

@@ -248,8 +248,8 @@ func TestClean(t *testing.T) {
 // TestJitter: each wait is random between nothing and a bound that doubles.
 func TestJitter(t *testing.T) {
 	o := Options{MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second}
-	for n, bound := range map[int]time.Duration{1: 100, 2: 200, 3: 400, 4: 800, 5: 1000, 6: 1000, 1 << 30: 1000} {
-		bound *= time.Millisecond
+	for n, ms := range map[int]int{1: 100, 2: 200, 3: 400, 4: 800, 5: 1000, 6: 1000, 1 << 30: 1000} {
+		bound := time.Duration(ms) * time.Millisecond
 		low, high := bound, time.Duration(0)
 		for range 500 {
 			d := jitter(o, n)

@@ -254,7 +254,7 @@ func startServer(t *testing.T, address string, wrap ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append(wrap, self)
+	args := slices.Concat(wrap, []string{self})
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), listenHelper+"="+address)
 	cmd.Stderr = os.Stderr

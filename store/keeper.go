@@ -86,7 +86,9 @@ func (k *keeper) load() error {
 		k.current = k.segments[n-1]
 	}
 	k.asideBytes()
-	k.retain(0)
+	if err := k.retain(0); err != nil {
+		level.Warn(k.logger).Log("msg", "old profiles could not be removed; trying again later", "err", err)
+	}
 	k.report()
 	return nil
 }

@@ -59,7 +59,7 @@ func (p *partition) entries() int {
 func readPartition(tx *bolt.Tx, dec *zstd.Decoder, parent uint32, buf []byte) (joined []byte, fragments uint32, err error) {
 	joined = buf[:0]
 	c := tx.Bucket(bucketSymbols).Cursor()
-	for k, v := c.Seek(symbolsKey(parent, 0)); k != nil && len(k) == 8 && binary.BigEndian.Uint32(k) == parent; k, v = c.Next() {
+	for k, v := c.Seek(symbolsKey(parent, 0)); len(k) == 8 && binary.BigEndian.Uint32(k) == parent; k, v = c.Next() {
 		if binary.BigEndian.Uint32(k[4:]) != fragments {
 			return nil, 0, fmt.Errorf("symbols: a fragment is missing: %w", errCorrupt)
 		}

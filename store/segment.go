@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 )
 
@@ -130,7 +131,7 @@ func (s *segment) openDB() (*bolt.DB, error) {
 // isDamage tells a file that is no good from one that could not be opened.
 func isDamage(err error) bool {
 	var errno unix.Errno
-	return !errors.As(err, &errno) && !errors.Is(err, bolt.ErrTimeout) && !os.IsPermission(err)
+	return !errors.As(err, &errno) && !errors.Is(err, bolterrors.ErrTimeout) && !os.IsPermission(err)
 }
 
 // prepare makes the buckets and reads what the writer must know.

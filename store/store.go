@@ -161,10 +161,9 @@ func (s *Store) start(reg prometheus.Registerer) (err error) {
 	s.metrics.maxBytes.Set(float64(s.opts.MaxBytes))
 	k := &keeper{Store: s}
 	if err := k.load(); err != nil {
-		s.closeSegments()
 		s.metrics.unregister()
 		s.dec.Close()
-		return err
+		return errors.Join(err, s.closeSegments())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel

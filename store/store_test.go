@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -296,7 +295,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"no path":   {},
 		"retention": {Path: t.TempDir(), Retention: time.Second},
 		"bytes":     {Path: t.TempDir(), MaxBytes: 1},
-		"file":      {Path: filepath.Join("store_test.go")},
+		"file":      {Path: "store_test.go"},
 	} {
 		if s, err := Open(nil, nil, nil, o); err == nil {
 			t.Errorf("%s: accepted", name)

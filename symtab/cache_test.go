@@ -82,7 +82,7 @@ func TestErrors(t *testing.T) {
 			if err := m.Err(); !errors.Is(err, tc.want) || !strings.Contains(err.Error(), "/x/"+tc.name) {
 				t.Errorf("error %v, want %v with the path", err, tc.want)
 			}
-			if tc.want == ErrNoSymbols && m.HasFunctions() {
+			if errors.Is(tc.want, ErrNoSymbols) && m.HasFunctions() {
 				t.Error("a file without names has functions")
 			}
 		})

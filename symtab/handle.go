@@ -39,7 +39,7 @@ func statOf(f *os.File) (fileStat, error) {
 	if !ok || !fi.Mode().IsRegular() {
 		return fileStat{}, fmt.Errorf("%s is not a regular file", f.Name())
 	}
-	return fileStat{dev: uint64(sys.Dev), ino: sys.Ino, size: sys.Size, mtime: sys.Mtim, ctime: sys.Ctim}, nil
+	return fileStat{dev: sys.Dev, ino: sys.Ino, size: sys.Size, mtime: sys.Mtim, ctime: sys.Ctim}, nil
 }
 
 // ReadAt reads from the file.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -39,7 +40,7 @@ func (s *Server) protect(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		defer func() {
 			if v := recover(); v != nil {
-				if v == http.ErrAbortHandler {
+				if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 					panic(v)
 				}
 				level.Error(s.logger).Log("msg", "a request handler panicked", "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))

@@ -237,7 +237,7 @@ func kernelNames() Finding {
 	}
 	defer f.Close()
 	n, err := f.Read(b)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return limited("the kernel's function names cannot be read: "+err.Error(), "")
 	}
 	if strings.HasPrefix(string(b[:n]), "0000000000000000 ") {
@@ -311,14 +311,10 @@ func pidNamespace() Finding {
 }
 
 func mapFiles() Finding {
-	d, err := os.Open("/proc/self/map_files")
+	entries, err := os.ReadDir("/proc/self/map_files")
 	if err == nil {
-		var names []string
-		names, err = d.Readdirnames(-1)
-		d.Close()
-		for _, n := range names {
-			var f *os.File
-			if f, err = os.Open("/proc/self/map_files/" + n); err == nil {
+		for _, e := range entries {
+			if f, err := os.Open("/proc/self/map_files/" + e.Name()); err == nil {
 				f.Close()
 				return ok("executables can be read even after they were deleted")
 			}

@@ -2,6 +2,7 @@ package perfevent
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -72,13 +73,11 @@ func OpenSideband(cpu, size int) (*Sideband, error) {
 	page := os.Getpagesize()
 	ring, err := unix.Mmap(ev.fd, 0, page+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		ev.Close()
-		return nil, fmt.Errorf("map the perf ring of CPU %d (%d bytes): %w", cpu, size, err)
+		return nil, errors.Join(fmt.Errorf("map the perf ring of CPU %d (%d bytes): %w", cpu, size, err), ev.Close())
 	}
 	s := &Sideband{Event: ev, ring: ring, data: ring[page:]}
 	if err := ev.Enable(); err != nil {
-		s.Close()
-		return nil, err
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
