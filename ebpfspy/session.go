@@ -205,6 +205,7 @@ func (s *Session) shut() error {
 	}
 	s.pending = nil
 	s.pumpMu.Unlock()
+	s.count = counter{} // it holds on to the kernel side
 	s.mu.Lock()
 	for _, f := range s.table.files {
 		f.held.close()
