@@ -52,6 +52,7 @@ type Agent struct {
 	server  *web.Server  // nil if it is off
 	self    stopper      // nil if the agent does not profile itself
 
+	rounds   prometheus.Histogram
 	ready    atomic.Bool
 	interval atomic.Int64 // of rounds, ns
 
@@ -68,9 +69,13 @@ func New(logger log.Logger, cfg *config.Config, configFile string) (a *Agent, er
 	a = &Agent{
 		logger: logger, configFile: configFile, cfg: cfg, started: time.Now(),
 		reg: prometheus.NewRegistry(), ledger: ledger.New(),
+		rounds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "spanflame_round_seconds", Help: "Time from the first read of a round's kernel maps to its last finished pprof.",
+			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5},
+		}),
 	}
 	a.interval.Store(int64(cfg.Global.PushInterval))
-	a.reg.MustRegister(a.ledger, collectors.NewGoCollector(),
+	a.reg.MustRegister(a.ledger, a.rounds, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), versioncollector.NewCollector("spanflame"))
 	defer func() {
 		if err != nil {
@@ -206,9 +211,10 @@ func (a *Agent) loop(ctx context.Context, failed <-chan error) error {
 // collect ends the round and hands its profiles on.
 func (a *Agent) collect(ctx context.Context) error {
 	builders := map[*sd.Target]*profile.Builder{}
-	_, err := a.session.CollectProfiles(func(s *ebpfspy.Sample) {
+	info, err := a.session.CollectProfiles(func(s *ebpfspy.Sample) {
 		addSample(builders, s)
 	})
+	encoding := time.Now()
 	var all []*profile.Profile
 	for t, b := range builders {
 		profiles, lost, berr := b.Profiles()
@@ -218,6 +224,9 @@ func (a *Agent) collect(ctx context.Context) error {
 			a.ledger.Sink("encoder").Drop(ledger.EncodeFailed, lost)
 		}
 		all = append(all, profiles...)
+	}
+	if err == nil {
+		a.rounds.Observe((info.Spent + time.Since(encoding)).Seconds())
 	}
 	a.pusher.Push(all)
 	if a.store != nil {

@@ -58,11 +58,12 @@ func (s *Session) CollectProfiles(f func(*Sample)) (RoundInfo, error) {
 	raw, err := s.takeRound()
 	work := s.carried
 	s.carried = nil
-	if raw != nil {
-		work = append(work, raw)
-	}
 	var info RoundInfo
 	begun := time.Now()
+	if raw != nil {
+		work = append(work, raw)
+		begun = raw.firstRead
+	}
 	for _, r := range work {
 		s.deliver(r, f, &info)
 	}
@@ -86,6 +87,7 @@ func (s *Session) takeRound() (*rawRound, error) {
 	s.mu.Lock()
 	s.table.round = s.round
 	s.mu.Unlock()
+	raw.firstRead = time.Now()
 	err = s.count.drain(old, raw)
 	return raw, err
 }

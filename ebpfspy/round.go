@@ -14,7 +14,8 @@ import (
 // rawRound is what the kernel counted in one round.
 type rawRound struct {
 	start, end time.Time
-	startMono  uint64 // CLOCK_MONOTONIC, ns
+	firstRead  time.Time // when the agent began to read what was counted
+	startMono  uint64    // CLOCK_MONOTONIC, ns
 	endMono    uint64
 	period     time.Duration // that one sample stands for
 	number     uint64

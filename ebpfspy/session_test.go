@@ -475,3 +475,73 @@ func TestCPUHotplug(t *testing.T) {
 		t.Errorf("pending = %d", p)
 	}
 }
+
+// A process whose events were lost is profiled all the same, and one whose end was
+// lost does not stay for ever.
+func TestLostProcessEvents(t *testing.T) {
+	s, account := newTestSession(t, allTargets(), Options{})
+	start(t, s)
+	own := uint32(os.Getpid())
+	s.mu.Lock()
+	s.table.remove(s.table.latest[own]) // as if nobody had told of it
+	ghost := s.table.add(identity{1 << 30, 7})
+	s.mu.Unlock()
+	burn(500 * time.Millisecond)
+	var n uint64
+	if _, err := s.CollectProfiles(func(sm *Sample) {
+		if sm.PID == sd.PID(own) {
+			n += sm.Count
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n < DefaultFrequency/4 {
+		t.Errorf("%d samples of the process that was not known", n)
+	}
+	if b := account.Balance(); b.Dropped[ledger.UnknownProcess] != 0 || b.Dropped[ledger.ProcessGone] != 0 {
+		t.Errorf("dropped %v", b.Dropped)
+	}
+	s.repair()
+	if _, err := s.CollectProfiles(func(*Sample) {}); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.table.byID[ghost.id] != nil {
+		t.Error("a process that is gone is still followed")
+	}
+}
+
+// Rings that are much too small lose records; the processes are profiled and the
+// account adds up all the same.
+func TestTinyRings(t *testing.T) {
+	s, account := newTestSession(t, allTargets(), Options{SidebandBytes: 16 << 10, EventRingBytes: 16 << 10})
+	start(t, s)
+	s.pumpMu.Lock() // nobody reads the rings
+	for i := 0; i < 400; i++ {
+		if err := exec.Command("/bin/true").Run(); err != nil {
+			t.Error(err)
+		}
+	}
+	cmd := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; sleep 5")
+	if err := cmd.Start(); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(time.Second)
+	s.pumpMu.Unlock()
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	var n uint64
+	if _, err := s.CollectProfiles(func(sm *Sample) {
+		if sm.PID == sd.PID(cmd.Process.Pid) {
+			n += sm.Count
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n == 0 {
+		t.Error("the process that came while events were lost was not profiled")
+	}
+	if p := account.Balance().Pending(); p != 0 {
+		t.Errorf("pending = %d", p)
+	}
+}

@@ -91,8 +91,8 @@ func underLoad(r *runner, d time.Duration, store bool) cost {
 	m1 := a.Metrics(r)
 	c.samples = m1.Sum("spanflame_samples_taken_total") - m0.Sum("spanflame_samples_taken_total")
 	c.stacks = m1.Sum("spanflame_session_round_stacks")
-	if rounds := m1.Count("spanflame_session_round_seconds") - m0.Count("spanflame_session_round_seconds"); rounds > 0 {
-		c.roundSeconds = (m1.Sum("spanflame_session_round_seconds") - m0.Sum("spanflame_session_round_seconds")) / float64(rounds)
+	if rounds := m1.Count("spanflame_round_seconds") - m0.Count("spanflame_round_seconds"); rounds > 0 {
+		c.roundSeconds = (m1.Sum("spanflame_round_seconds") - m0.Sum("spanflame_round_seconds")) / float64(rounds)
 	}
 	if store {
 		c.frames = frames(r, a)
@@ -215,11 +215,11 @@ func roundOf(r *runner, n int) round {
 		out.stacks = max(out.stacks, a.Metrics(r).Sum("spanflame_session_round_stacks"))
 	}
 	m1 := a.Metrics(r)
-	out.rounds = m1.Count("spanflame_session_round_seconds") - m0.Count("spanflame_session_round_seconds")
+	out.rounds = m1.Count("spanflame_round_seconds") - m0.Count("spanflame_round_seconds")
 	if out.rounds == 0 {
 		r.Fatalf("no round within %s", d)
 	}
-	out.seconds = (m1.Sum("spanflame_session_round_seconds") - m0.Sum("spanflame_session_round_seconds")) / float64(out.rounds)
+	out.seconds = (m1.Sum("spanflame_round_seconds") - m0.Sum("spanflame_round_seconds")) / float64(out.rounds)
 	out.taken = m1.Sum("spanflame_samples_taken_total") - m0.Sum("spanflame_samples_taken_total")
 	out.lost = map[string]float64{}
 	for reason, v := range m1.By("spanflame_samples_dropped_total", "reason") {

@@ -101,8 +101,8 @@ target, measured over %s after the first 20 s.
   everything four times a minute.
 - Kernel maps: what the kernel says each map takes (memlock), added up over those that the agent holds. %.0f samples of %.0f
   stacks a round were taken meanwhile.
-- A round: from the first read of the kernel's maps to the last sample being part of a profile
-  (spanflame_session_round_seconds), at 997 Hz, every sample in a stack of its own, the programs at the lowest priority. A round of %.0f stacks took %.0f ms.
+- A round: from the first read of the kernel's maps to the last pprof being finished and compressed
+  (spanflame_round_seconds), at 997 Hz, every sample in a stack of its own, the programs at the lowest priority. A round of %.0f stacks took %.0f ms.
 - Pushed: %d profiles of %.0f bytes on average (gzip).
 `, f.withStore.samples, f.withStore.stacks, f.large.stacks, 1e3*f.large.seconds, f.pushOnly.profiles, float64(f.pushOnly.pushedBytes)/float64(max(1, f.pushOnly.profiles)))
 	return b.String()
