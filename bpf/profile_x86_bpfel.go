@@ -121,6 +121,7 @@ const (
 	ProfileProgProcessFork         = "process_fork"
 	ProfileVarCurrentRound         = "current_round"
 	ProfileVarHashSeed             = "hash_seed"
+	ProfileVarHaveExcluded         = "have_excluded"
 	ProfileVarTypeProcessEvent     = "type_process_event"
 	ProfileVarTypeProcessEventKind = "type_process_event_kind"
 	ProfileVarTypeRoundStat        = "type_round_stat"
@@ -203,6 +204,7 @@ type ProfileMapSpecs struct {
 type ProfileVariableSpecs struct {
 	CurrentRound         *ebpf.VariableSpec `ebpf:"current_round"`
 	HashSeed             *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveExcluded         *ebpf.VariableSpec `ebpf:"have_excluded"`
 	TypeProcessEvent     *ebpf.VariableSpec `ebpf:"type_process_event"`
 	TypeProcessEventKind *ebpf.VariableSpec `ebpf:"type_process_event_kind"`
 	TypeRoundStat        *ebpf.VariableSpec `ebpf:"type_round_stat"`
@@ -268,6 +270,7 @@ func (m *ProfileMaps) Close() error {
 type ProfileVariables struct {
 	CurrentRound         *ebpf.Variable `ebpf:"current_round"`
 	HashSeed             *ebpf.Variable `ebpf:"hash_seed"`
+	HaveExcluded         *ebpf.Variable `ebpf:"have_excluded"`
 	TypeProcessEvent     *ebpf.Variable `ebpf:"type_process_event"`
 	TypeProcessEventKind *ebpf.Variable `ebpf:"type_process_event_kind"`
 	TypeRoundStat        *ebpf.Variable `ebpf:"type_round_stat"`

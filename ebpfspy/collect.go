@@ -381,10 +381,16 @@ func (s *Session) credit(subjects map[subjectKey]*subject) {
 		}
 	}
 	s.mu.Unlock()
+	if len(exclude) == 0 {
+		return
+	}
 	for _, e := range exclude {
 		if err := s.kern.objs.Excluded.Put(e.pid, e.ticks); err != nil {
-			return // full: they are dropped here, and counted as well
+			break // full: they are dropped here, and counted as well
 		}
+	}
+	if err := s.kern.objs.HaveExcluded.Set(true); err != nil {
+		level.Debug(s.logger).Log("msg", "the kernel goes on to sample processes of no target", "err", err)
 	}
 }
 

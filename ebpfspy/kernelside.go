@@ -102,10 +102,7 @@ const rounds = 2
 // chunkWords is CHUNK_WORDS of c/spanflame.h.
 const chunkWords = len(bpf.ProfileChunk{}.Words)
 
-const (
-	noChunk     = ^uint32(0) // NO_CHUNK of c/spanflame.h
-	excludedMap = bpf.ProfileMapExcluded
-)
+const noChunk = ^uint32(0) // NO_CHUNK of c/spanflame.h
 
 // openKernelSide loads and attaches everything. The clocks are not yet running.
 func openKernelSide(logger log.Logger, opts Options) (k *kernelSide, err error) {
