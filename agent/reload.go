@@ -14,6 +14,11 @@ import (
 
 type stopper interface{ Stop() error }
 
+// selfName is the service that the agent's own profiles are under. It is another
+// than that of its process, which the agent samples like any other: the same time
+// is not to be counted twice.
+const selfName = "spanflame-self"
+
 // startSelfProfiling makes the agent push profiles of itself.
 func (a *Agent) startSelfProfiling() error {
 	sp := a.cfg.SelfProfiling
@@ -21,7 +26,7 @@ func (a *Agent) startSelfProfiling() error {
 		return nil
 	}
 	p, err := pyroscope.Start(pyroscope.Config{
-		ApplicationName: "spanflame",
+		ApplicationName: selfName,
 		ServerAddress:   urlOf(sp.URL),
 		HTTPHeaders:     sp.HeaderValues(),
 		ProfileTypes: []pyroscope.ProfileType{

@@ -269,3 +269,16 @@ func TestPage(t *testing.T) {
 	}
 	checkNoErrors(t, a)
 }
+
+// TestSelfProfiling has the agent push profiles of itself to its own store.
+func TestSelfProfiling(t *testing.T) {
+	harness.NeedRoot(t)
+	a := harness.StartAgent(t, "self_profiling: { enabled: true, url: \"http://ADDRESS\" }\n"+harness.WorkloadTargets)
+	p := read(t, a, `{service_name="spanflame-self"}`, time.Now().Add(-time.Minute), time.Now().Add(time.Minute), nil)
+	if !strings.Contains(p.Describe(nil), "runtime.") {
+		t.Errorf("the agent's profile of itself names no function of its runtime: %s", p.Describe(nil))
+	}
+	if code := a.Stop(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
