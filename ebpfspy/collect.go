@@ -234,7 +234,13 @@ func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.Profile
 			out = append(out, s.locs.anonymous)
 		default:
 			m.file.seen = raw.number
-			out = append(out, s.locs.user(m.file, at-m.start+m.offset, at, s.opener(sub.proc.id.pid, m), root{s.procfs, sub.proc.id.pid}))
+			offset := at - m.start + m.offset
+			loc := m.file.locations[offset]
+			if loc == nil {
+				pid := sub.proc.id.pid
+				loc = s.locs.user(m.file, offset, at, s.opener(pid, m), root{s.procfs, pid})
+			}
+			out = append(out, loc)
 		}
 		if cut {
 			break
@@ -260,7 +266,9 @@ func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.Profile
 // says, or as it was held when it was first seen.
 func (s *Session) opener(pid uint32, m *mapping) symtab.Opener {
 	start, end, path := m.start, m.end, m.file.path
+	s.mu.Lock()
 	held := m.file.held
+	s.mu.Unlock()
 	return func() (f *os.File, err error) {
 		if f = held.open(); f != nil {
 			return f, nil
@@ -321,7 +329,7 @@ func (s *Session) fill(k subjectKey, sub *subject) bool {
 	if img == nil {
 		return false
 	}
-	sub.proc, sub.img, sub.maps = p, img, img.maps
+	sub.proc, sub.img, sub.maps = p, img, img.maps.share()
 	return true
 }
 

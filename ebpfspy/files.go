@@ -75,12 +75,9 @@ func (l *locations) forgetKernel() {
 	l.kernelMappings = map[string]*stack.Mapping{}
 }
 
-// user resolves an address that f maps at the given offset. open opens the file if
-// its names have not been read yet.
+// user resolves an address that f maps at the given offset and that is not in
+// f.locations. open opens the file if its names have not been read yet.
 func (l *locations) user(f *file, offset, addr uint64, open symtab.Opener, files symtab.Root) *stack.Location {
-	if loc, ok := f.locations[offset]; ok {
-		return loc
-	}
 	if f.module == nil {
 		if f.path == "[vdso]" {
 			f.module = l.symbols.VDSO()

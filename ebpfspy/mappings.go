@@ -5,9 +5,12 @@ import (
 	"sort"
 )
 
-// maxMappings bounds the executable mappings that are kept of one process. A
-// stock JVM has about 40; a process beyond the bound loses the names of the rest.
-const maxMappings = 8192
+// Bounds of what is kept of executable mappings, of one process and of all. A stock
+// JVM has about 40; a process beyond the bound loses the names of the rest.
+const (
+	maxMappings    = 2048
+	maxAllMappings = 1 << 20 // of 32 bytes each
+)
 
 // mapping is one executable range of a process's memory.
 type mapping struct {
@@ -19,62 +22,60 @@ type mapping struct {
 // addrRange is a range of addresses that a round saw mapped twice, differently.
 type addrRange struct{ start, end, round uint64 }
 
-// mappings are the executable mappings of a program, sorted by address. They are
-// shared, after a fork and by a round that reads them: a change makes a copy.
+// mappings are the executable mappings of a program, sorted by address.
 type mappings struct {
 	list     []mapping
 	replaced []addrRange // ranges whose content changed, with the round
+	// shared says that another program or a round holds them too: they are copied
+	// before they are changed.
+	shared bool
 }
 
-// with returns m with one more mapping, which covers what it overlaps.
-func (m *mappings) with(add mapping, round uint64) *mappings {
-	if add.end <= add.start {
-		return m
-	}
-	out := &mappings{list: make([]mapping, 0, len(m.list)+2)}
-	for _, r := range m.replaced {
-		if r.round >= round {
-			out.replaced = append(out.replaced, r)
-		}
-	}
-	for _, old := range m.list {
-		if old.end <= add.start || old.start >= add.end {
-			out.list = append(out.list, old)
-			continue
-		}
-		if old.file != add.file || old.start-old.offset != add.start-add.offset {
-			lo, hi := max(old.start, add.start), min(old.end, add.end)
-			out.replaced = append(out.replaced, addrRange{lo, hi, round})
-		}
-		if old.start < add.start {
-			left := old
-			left.end = add.start
-			out.list = append(out.list, left)
-		}
-		if old.end > add.end {
-			right := old
-			right.start = add.end
-			right.offset += add.end - old.start
-			out.list = append(out.list, right)
-		}
-	}
-	if len(out.list) >= maxMappings {
-		return m
-	}
-	at, _ := slices.BinarySearchFunc(out.list, add.start, func(e mapping, start uint64) int {
-		switch {
-		case e.start < start:
-			return -1
-		case e.start > start:
-			return 1
-		}
+// share marks m as held by one more, and returns it.
+func (m *mappings) share() *mappings {
+	m.shared = true
+	return m
+}
+
+func (m *mappings) clone() *mappings {
+	return &mappings{list: slices.Clone(m.list), replaced: slices.Clone(m.replaced)}
+}
+
+// insert adds a mapping, which covers what it overlaps. It returns by how much the
+// list has grown.
+func (m *mappings) insert(add mapping, round uint64) int {
+	if add.end <= add.start || len(m.list) >= maxMappings {
 		return 0
-	})
-	out.list = slices.Insert(out.list, at, add)
-	if len(out.replaced) > maxMappings {
-		out.replaced = out.replaced[len(out.replaced)-maxMappings:]
 	}
-	return out
+	i := sort.Search(len(m.list), func(i int) bool { return m.list[i].end > add.start })
+	j := i
+	for j < len(m.list) && m.list[j].start < add.end {
+		j++
+	}
+	put := make([]mapping, 0, 3)
+	if i < j && m.list[i].start < add.start {
+		left := m.list[i]
+		left.end = add.start
+		put = append(put, left)
+	}
+	put = append(put, add)
+	if i < j && m.list[j-1].end > add.end {
+		right := m.list[j-1]
+		right.offset += add.end - right.start
+		right.start = add.end
+		put = append(put, right)
+	}
+	m.replaced = slices.DeleteFunc(m.replaced, func(r addrRange) bool { return r.round < round })
+	for _, old := range m.list[i:j] {
+		if old.file != add.file || old.start-old.offset != add.start-add.offset {
+			m.replaced = append(m.replaced, addrRange{max(old.start, add.start), min(old.end, add.end), round})
+		}
+	}
+	if n := len(m.replaced) - maxMappings; n > 0 {
+		m.replaced = slices.Delete(m.replaced, 0, n)
+	}
+	m.list = slices.Replace(m.list, i, j, put...)
+	return len(put) - (j - i)
 }
 
 // find returns the mapping that covers an address. ambiguous says that in the

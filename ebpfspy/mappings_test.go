@@ -14,8 +14,8 @@ import (
 func TestMappingsCover(t *testing.T) {
 	a, b := &file{path: "/a"}, &file{path: "/b"}
 	m := &mappings{}
-	m = m.with(mapping{start: 0x1000, end: 0x5000, offset: 0x100, file: a}, 1)
-	m = m.with(mapping{start: 0x2000, end: 0x3000, file: b}, 2)
+	m.insert(mapping{start: 0x1000, end: 0x5000, offset: 0x100, file: a}, 1)
+	m.insert(mapping{start: 0x2000, end: 0x3000, file: b}, 2)
 	for _, tc := range []struct {
 		addr      uint64
 		round     uint64
@@ -44,7 +44,8 @@ func TestMappingsCover(t *testing.T) {
 		}
 	}
 	// The same file mapped again at the same place changes nothing.
-	again := m.with(mapping{start: 0x1000, end: 0x2000, offset: 0x100, file: a}, 4)
+	again := m.clone()
+	again.insert(mapping{start: 0x1000, end: 0x2000, offset: 0x100, file: a}, 4)
 	if _, ambiguous := again.find(0x1500, 4); ambiguous {
 		t.Error("mapped again as before, and ambiguous")
 	}
@@ -69,7 +70,10 @@ func TestMappingsAgainstPages(t *testing.T) {
 			}
 			f := files[rng.Intn(len(files))]
 			off := uint64(rng.Intn(8))
-			m = m.with(mapping{start: lo, end: hi, offset: off, file: f}, 1)
+			before := len(m.list)
+			if grown := m.insert(mapping{start: lo, end: hi, offset: off, file: f}, 1); before+grown != len(m.list) {
+				t.Fatalf("%d mappings and %d more are %d", before, grown, len(m.list))
+			}
 			for p := lo; p < hi; p++ {
 				pages[p] = page{f, off + p - lo, true}
 			}
@@ -89,10 +93,13 @@ func TestMappingsAgainstPages(t *testing.T) {
 func TestMappingsAreBounded(t *testing.T) {
 	m := &mappings{}
 	for i := uint64(0); i < maxMappings+100; i++ {
-		m = m.with(mapping{start: i * 2, end: i*2 + 1}, 1)
+		m.insert(mapping{start: i * 2, end: i*2 + 1}, 1)
 	}
-	if len(m.list) > maxMappings {
-		t.Errorf("%d mappings", len(m.list))
+	for i := uint64(0); i < 3*maxMappings; i++ {
+		m.insert(mapping{start: i % 7, end: 20, offset: i}, 1)
+	}
+	if len(m.list) > maxMappings+2 || len(m.replaced) > maxMappings {
+		t.Errorf("%d mappings, %d replaced", len(m.list), len(m.replaced))
 	}
 }
 

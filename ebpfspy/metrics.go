@@ -41,7 +41,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		processes:       gauge("processes", "Processes that are followed."),
 		files:           gauge("files", "Executable files that are mapped."),
 		locations:       gauge("locations", "Resolved addresses that are kept."),
-		processOverflow: gauge("process_overflow_total", "Processes that the table had no room for."),
+		processOverflow: gauge("process_overflow_total", "Processes and mappings that the table had no room for."),
 		mapBytes:        gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
 	}
 	if reg == nil {

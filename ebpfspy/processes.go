@@ -1,6 +1,8 @@
 package ebpfspy
 
 import (
+	"slices"
+
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/perfevent"
 	"github.com/spanflame/spanflame/sd"
@@ -62,7 +64,8 @@ type table struct {
 	byID     map[identity]*process
 	latest   map[uint32]*process // the last that had the PID
 	files    map[symtab.FileID]*file
-	overflow uint64 // processes that there was no room for
+	overflow uint64 // processes and mappings that there was no room for
+	mappings int    // entries of all lists, counted at each expire and added to since
 	toRead   []*process
 	newFiles []newFile
 }
@@ -147,7 +150,8 @@ func (t *table) scanned(facts *sd.Process, maps []mapsEntry, at uint64) *process
 		}
 		m.list = append(m.list, mapping{start: e.start, end: e.end, offset: e.offset, file: f})
 	}
-	m.replaced = img.maps.replaced
+	m.replaced = slices.Clone(img.maps.replaced)
+	t.mappings += len(m.list)
 	img.maps = m
 	return p
 }
@@ -170,7 +174,7 @@ func (t *table) event(e *bpf.ProfileProcessEvent) {
 		img.execID, img.known, img.since = e.ExecId, true, e.Time
 		if parent := t.byID[p.parent]; parent != nil {
 			from := parent.current()
-			img.maps, img.exe = from.maps, from.exe
+			img.maps, img.exe = from.maps.share(), from.exe
 			img.facts = inherit(from.facts, p, from.exe)
 		} else {
 			t.toRead = append(t.toRead, p)
@@ -228,11 +232,28 @@ func (t *table) record(r perfevent.Record) {
 				img.facts = inherit(img.facts, p, img.exe)
 			}
 		}
-		img.maps = img.maps.with(mapping{start: m.Start, end: m.Start + m.Length, offset: m.PageOffset, file: f}, t.round)
+		t.mapped(img, mapping{start: m.Start, end: m.Start + m.Length, offset: m.PageOffset, file: f})
 		if fresh && len(t.newFiles) < maxHeld {
 			t.newFiles = append(t.newFiles, newFile{f, m.PID, m.Start, m.Start + m.Length})
 		}
 	}
+}
+
+// mapped enters a mapping of a program, within the bound of all.
+func (t *table) mapped(img *image, m mapping) {
+	if img.maps.shared {
+		if t.mappings+len(img.maps.list) > maxAllMappings {
+			t.overflow++
+			return
+		}
+		img.maps = img.maps.clone()
+		t.mappings += len(img.maps.list)
+	}
+	if t.mappings >= maxAllMappings {
+		t.overflow++
+		return
+	}
+	t.mappings += img.maps.insert(m, t.round)
 }
 
 // maxImages bounds the programs that are remembered of one process in a round.
@@ -277,9 +298,11 @@ func (p *process) imageOf(execID uint32) *image {
 }
 
 // expire forgets the processes that ended before the round did, the programs that
-// were replaced before it began, and the files that nobody maps.
+// were replaced before it began, and the files that nobody maps and nobody holds.
 func (t *table) expire(roundStart, roundEnd uint64) {
 	used := make(map[*file]struct{}, len(t.files))
+	counted := make(map[*mappings]struct{}, len(t.byID))
+	t.mappings = 0
 	for _, p := range t.byID {
 		if p.exited != 0 && p.exited < roundEnd {
 			t.remove(p)
@@ -289,6 +312,11 @@ func (t *table) expire(roundStart, roundEnd uint64) {
 			p.images = p.images[1:]
 		}
 		for _, img := range p.images {
+			if _, again := counted[img.maps]; again {
+				continue
+			}
+			counted[img.maps] = struct{}{}
+			t.mappings += len(img.maps.list)
 			for i := range img.maps.list {
 				if f := img.maps.list[i].file; f != nil {
 					used[f] = struct{}{}
@@ -297,8 +325,7 @@ func (t *table) expire(roundStart, roundEnd uint64) {
 		}
 	}
 	for id, f := range t.files {
-		if _, ok := used[f]; !ok && f.seen+2 < t.round {
-			f.held.close()
+		if _, ok := used[f]; !ok && f.held == nil && f.seen+2 < t.round {
 			delete(t.files, id)
 		}
 	}
