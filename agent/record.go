@@ -85,6 +85,19 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 	if err := host.ApplyConfig(cfg.TargetConfigs, cfg.Global.ExternalLabels); err != nil {
 		return fmt.Errorf("start discovery: %w", err)
 	}
+	if opts.Service != "" {
+		if err := anyOf(host, opts.Service); err != nil {
+			return err
+		}
+	}
+	var file *output
+	if opts.Output != "" {
+		// Now, for it would be a pity to find out afterwards.
+		if file, err = createOutput(opts.Output); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.discard()) }()
+	}
 	name := opts.Service
 	if name == "" {
 		name = "all"
@@ -144,8 +157,8 @@ wait:
 	}
 	fmt.Fprintf(progress, "\r%60s\r", "")
 	builder.Cover(begun, time.Now())
-	if opts.Output != "" {
-		if err := writeFile(opts.Output, builder); err != nil {
+	if file != nil {
+		if err := file.write(builder); err != nil {
 			return err
 		}
 	}
@@ -159,25 +172,56 @@ wait:
 	return tops.print(out, name, b, time.Since(begun), opts.Output)
 }
 
-// writeFile writes the pprof whole or not at all.
-func writeFile(path string, b *profile.Builder) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".spanflame-*")
+// anyOf fails if no process of this host is of the service.
+func anyOf(host *sd.Manager, service string) error {
+	processes, err := sd.ListProcesses("/proc")
 	if err != nil {
-		return fmt.Errorf("write the profile to %s: %w", path, err)
+		return fmt.Errorf("list the processes: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("write the profile to %s: %w", path, err), os.Remove(f.Name()))
+	for _, p := range processes {
+		if t, _ := host.FindTarget(p); t != nil && t.ServiceName() == service {
+			return nil
 		}
-	}()
+	}
+	return fmt.Errorf("record service %q: no process of this host belongs to it; `spanflame targets` lists what there is", service)
+}
+
+// output is a file that is written whole or not at all.
+type output struct {
+	path string
+	tmp  *os.File
+}
+
+func createOutput(path string) (*output, error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".spanflame-*")
+	if err != nil {
+		return nil, fmt.Errorf("write the profile to %s: %w", path, err)
+	}
+	return &output{path, tmp}, nil
+}
+
+func (o *output) write(b *profile.Builder) error {
 	raw, err := b.Merged()
 	if err == nil {
-		_, err = f.Write(raw)
+		_, err = o.tmp.Write(raw)
 	}
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, o.tmp.Chmod(0o644), o.tmp.Close()); err == nil {
+		err = os.Rename(o.tmp.Name(), o.path)
 	}
-	return os.Rename(f.Name(), path)
+	if err != nil {
+		return fmt.Errorf("write the profile to %s: %w", o.path, err)
+	}
+	o.tmp = nil
+	return nil
+}
+
+// discard removes what was not written.
+func (o *output) discard() error {
+	if o.tmp == nil {
+		return nil
+	}
+	o.tmp.Close() // it may be closed
+	return os.Remove(o.tmp.Name())
 }
 
 // topTable adds up what each function took.

@@ -64,6 +64,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	app.Command("doctor", "Say what works on this host, what does not, and what to do about it.")
 	app.Command("version", "Print the version.")
 
+	if len(args) == 0 {
+		app.Usage(nil)
+		return exitUsage
+	}
 	cmd, err := app.Parse(args)
 	if exited >= 0 {
 		return exited // --help

@@ -293,6 +293,24 @@ func TestCommands(t *testing.T) {
 			t.Errorf("go tool pprof: %v: %s", err, top)
 		}
 	})
+	t.Run("record of a service that is not there", func(t *testing.T) {
+		code, stdout, stderr := harness.RunAgent(t, 30*time.Second, "record", "--service", "none-such", "--duration", "1s", "-o", filepath.Join(t.TempDir(), "f"))
+		if code != 1 || !strings.Contains(stderr, "none-such") || !strings.Contains(stderr, "spanflame targets") {
+			t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+		}
+	})
+	t.Run("record to a folder that is not there", func(t *testing.T) {
+		began := time.Now()
+		code, stdout, stderr := harness.RunAgent(t, 30*time.Second, "record", "--duration", "20s", "-o", "/nonexistent/f")
+		if code != 1 || !strings.Contains(stderr, "/nonexistent/f") || time.Since(began) > 10*time.Second {
+			t.Errorf("exit code %d after %s: %s%s", code, time.Since(began), stdout, stderr)
+		}
+	})
+	t.Run("no command", func(t *testing.T) {
+		if code, stdout, _ := harness.RunAgent(t, 20*time.Second); code != 2 || !strings.Contains(stdout, "record") {
+			t.Errorf("exit code %d: %s", code, stdout)
+		}
+	})
 	t.Run("record of a process that is not there", func(t *testing.T) {
 		code, stdout, stderr := harness.RunAgent(t, 30*time.Second, "record", "--pid", "2000000000", "--duration", "1s", "-o", filepath.Join(t.TempDir(), "f"))
 		if code != 1 || !strings.Contains(stdout+stderr, "2000000000") {
