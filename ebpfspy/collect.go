@@ -2,6 +2,7 @@ package ebpfspy
 
 import (
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-kit/log/level"
@@ -344,7 +345,7 @@ func (s *Session) findTarget(sub *subject) {
 	s.mu.Unlock()
 	if !known {
 		if facts == nil {
-			facts = &sd.Process{PID: sd.PID(sub.proc.id.pid), Start: sub.proc.id.start, Comm: sub.proc.comm, Exe: img.exe, UID: -1}
+			facts = &sd.Process{PID: sd.PID(sub.proc.id.pid), Start: sub.proc.id.start, Comm: sub.proc.comm, Exe: strings.ToValidUTF8(img.exe, "\uFFFD"), UID: -1}
 		}
 		t, why := s.finder.FindTarget(facts)
 		s.mu.Lock()

@@ -2,6 +2,7 @@ package ebpfspy
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/perfevent"
@@ -263,6 +264,7 @@ const maxImages = 64
 // that came too late: where it lives is its parent's, or its former program's; its
 // name and its program are its own.
 func inherit(from *sd.Process, p *process, exe string) *sd.Process {
+	exe = strings.ToValidUTF8(exe, "\uFFFD")
 	facts := sd.Process{UID: -1}
 	if from != nil {
 		facts = *from
@@ -337,5 +339,5 @@ func commString(c [16]int8) string {
 	for ; n < len(c) && c[n] != 0; n++ {
 		b[n] = byte(c[n])
 	}
-	return string(b[:n])
+	return strings.ToValidUTF8(string(b[:n]), "\uFFFD")
 }

@@ -2,6 +2,7 @@ package ebpfspy
 
 import (
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/perfevent"
@@ -150,5 +151,26 @@ func TestExecWithoutSideband(t *testing.T) {
 	}
 	if !p.staleMaps {
 		t.Error("not marked for repair")
+	}
+}
+
+// What a process calls itself may be anything; labels are UTF-8.
+func TestNamesBecomeUTF8(t *testing.T) {
+	tb := newTable(10)
+	e := processEvent(forked, 7, 100, 4, 10)
+	e.Comm = [16]int8{'a', -1, 'b'}
+	tb.event(e)
+	tb.record(execRecord(7, 11))
+	tb.record(mmapRecord(7, 12, 0x1000, 5, "/bin/\xff"))
+	e = processEvent(execed, 7, 100, 5, 13)
+	e.Comm = [16]int8{'c', -2}
+	tb.event(e)
+	f := tb.byID[identity{7, 100}].current().facts
+	if !utf8.ValidString(f.Comm) || !utf8.ValidString(f.Exe) || f.Comm != "c\uFFFD" || f.Exe != "/bin/\uFFFD" {
+		t.Errorf("facts = %+v", f)
+	}
+	// The file is still opened under its own name.
+	if m, _ := tb.byID[identity{7, 100}].current().maps.find(0x1000, 0); m == nil || m.file.path != "/bin/\xff" {
+		t.Errorf("mapping = %+v", m)
 	}
 }

@@ -3,6 +3,7 @@ package profile
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,32 @@ func TestBuilderMergesEqualStacks(t *testing.T) {
 	}
 	if CPU.ID() != "process_cpu:cpu:nanoseconds:cpu:nanoseconds" || OffCPU.ID() != "off_cpu:off_cpu:nanoseconds::" {
 		t.Errorf("ids = %s, %s", CPU.ID(), OffCPU.ID())
+	}
+}
+
+// Whatever a target names its files, threads and functions, a server takes the
+// profile.
+func TestBuilderMakesUTF8(t *testing.T) {
+	long := strings.Repeat("a", 70_000)
+	b := newTestBuilder()
+	b.Add(&Sample{
+		Stack: []*stack.Location{
+			{Mapping: &stack.Mapping{File: "/a\xff/b"}, Lines: []stack.Line{{Function: "f\xfe\xff", File: "\xc3"}}},
+			{Lines: []stack.Line{{Function: long}}},
+		},
+		Value: 1, Count: 1, Thread: "t\x80",
+	})
+	out, _, err := b.Profiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := parse(t, out[0])
+	s := got.Sample[0]
+	if s.Label["thread"][0] != "t?" || s.Location[0].Line[0].Function.Name != "f?" || got.Mapping[0].File != "/a?/b" {
+		t.Errorf("%v", got)
+	}
+	if n := len(s.Location[1].Line[0].Function.Name); n > maxString || n < maxString-10 {
+		t.Errorf("a name of %d bytes", n)
 	}
 }
 

@@ -1,6 +1,9 @@
 package profile
 
 import (
+	"strings"
+	"unicode/utf8"
+
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/spanflame/spanflame/internal/stack"
@@ -82,13 +85,25 @@ func newEncoder(locations []*stack.Location) *encoder {
 	return e
 }
 
+// maxString is the longest string that a server takes, in bytes.
+const maxString = 65_535
+
+// str numbers a string. What targets name may be anything; a profile holds UTF-8 of
+// bounded length, or servers refuse it whole.
 func (e *encoder) str(s string) uint64 {
 	if id, ok := e.strings[s]; ok {
 		return id
 	}
+	valid := s
+	if len(valid) > maxString {
+		valid = valid[:maxString-len("\uFFFD")]
+	}
+	if !utf8.ValidString(valid) {
+		valid = strings.ToValidUTF8(valid, "?")
+	}
 	id := uint64(len(e.table))
 	e.strings[s] = id
-	e.table = append(e.table, s)
+	e.table = append(e.table, valid)
 	return id
 }
 

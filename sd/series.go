@@ -105,7 +105,7 @@ func withServiceName(b *labels.ScratchBuilder, ls labels.Labels, name string) la
 			b.Add(l.Name, l.Value)
 		}
 	})
-	b.Add(ServiceNameLabel, name)
+	b.Add(ServiceNameLabel, strings.ToValidUTF8(name, "\uFFFD"))
 	b.Sort()
 	return b.Labels()
 }
