@@ -318,3 +318,41 @@ func TestCommands(t *testing.T) {
 		}
 	})
 }
+
+// TestHostileNames runs a program whose file and threads have names that are no
+// text: it is profiled, and the API goes on to answer for all.
+func TestHostileNames(t *testing.T) {
+	harness.NeedRoot(t)
+	a := harness.StartAgent(t, "global: { push_interval: 1s }\nprofiles: { cpu: { thread: true, comm_frame: true } }\n")
+	dir := filepath.Join(t.TempDir(), "we\nird\x1b[31m\xff\xfe\"dir")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sh, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(dir, "hostile\n\x1b\xff")
+	if err := os.WriteFile(bin, sh, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	from := time.Now().Add(-time.Second)
+	if out, err := exec.Command(bin, "-c", "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	read(t, a, `{service_name=~"(?s)hostile.*"}`, from, time.Now().Add(time.Minute), nil)
+	for _, name := range []string{"service_name", "thread"} {
+		body := fmt.Sprintf(`{"name":%q,"start":"%d","end":"%d"}`, name, from.UnixMilli(), time.Now().Add(time.Minute).UnixMilli())
+		resp, err := http.Post(a.URL+"/querier.v1.QuerierService/LabelValues", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var values struct {
+			Names []string `json:"names"`
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&values); err != nil || resp.StatusCode != http.StatusOK || len(values.Names) == 0 {
+			t.Errorf("%s: %d, %v, %v", name, resp.StatusCode, values.Names, err)
+		}
+		resp.Body.Close()
+	}
+}
