@@ -13,6 +13,22 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type ProfileCfaKind uint32
+
+const (
+	ProfileCfaKindCFA_NONE        ProfileCfaKind = 0
+	ProfileCfaKindCFA_UNSUPPORTED ProfileCfaKind = 1
+	ProfileCfaKindCFA_END         ProfileCfaKind = 2
+	ProfileCfaKindCFA_SP          ProfileCfaKind = 3
+	ProfileCfaKindCFA_FP          ProfileCfaKind = 4
+	ProfileCfaKindCFA_REGISTER    ProfileCfaKind = 5
+	ProfileCfaKindCFA_SP_DEREF    ProfileCfaKind = 6
+	ProfileCfaKindCFA_FP_DEREF    ProfileCfaKind = 7
+	ProfileCfaKindCFA_PLT         ProfileCfaKind = 8
+	ProfileCfaKindCFA_CHAIN       ProfileCfaKind = 9
+	ProfileCfaKindCFA_GO_CHAIN    ProfileCfaKind = 10
+)
+
 type ProfileChunk struct {
 	_     structs.HostLayout
 	Words [4735]uint64
@@ -42,7 +58,19 @@ const (
 	ProfileProcessEventKindPROCESS_FORK ProfileProcessEventKind = 1
 	ProfileProcessEventKindPROCESS_EXEC ProfileProcessEventKind = 2
 	ProfileProcessEventKindPROCESS_EXIT ProfileProcessEventKind = 3
+	ProfileProcessEventKindASK_PROCESS  ProfileProcessEventKind = 4
+	ProfileProcessEventKindASK_FILE     ProfileProcessEventKind = 5
 )
+
+type ProfileProcessSpace struct {
+	_          structs.HostLayout
+	Start      uint64
+	Generation uint64
+	ExecId     uint32
+	Pad        uint32
+	Node       [8]uint32
+	First      [8]uint64
+}
 
 type ProfileRoundStat uint32
 
@@ -82,10 +110,54 @@ type ProfileSampleValue struct {
 	Word  uint32
 }
 
+type ProfileSavedKind uint32
+
+const (
+	ProfileSavedKindSAVED_SAME ProfileSavedKind = 0
+	ProfileSavedKindSAVED_LOST ProfileSavedKind = 1
+	ProfileSavedKindSAVED_CFA  ProfileSavedKind = 2
+	ProfileSavedKindSAVED_SP   ProfileSavedKind = 3
+	ProfileSavedKindSAVED_FP   ProfileSavedKind = 4
+)
+
 type ProfileScratch struct {
-	_     structs.HostLayout
-	Key   ProfileSampleKey
+	_      structs.HostLayout
+	Key    ProfileSampleKey
+	Walker struct {
+		_        structs.HostLayout
+		Ip       uint64
+		Sp       uint64
+		Fp       uint64
+		Hash     uint64
+		MapStart uint64
+		MapEnd   uint64
+		MapBias  uint64
+		Root     uint32
+		Levels   uint32
+		Base     uint32
+		State    uint32
+		Tgid     uint32
+		ExecId   uint32
+		Start    uint64
+		Regs     [16]uint64
+		Exact    bool
+		_        [7]byte
+	}
 	Words [639]uint64
+}
+
+type ProfileSpaceEntry struct {
+	_    structs.HostLayout
+	End  uint64
+	Bias uint64
+	File uint32
+	Pad  uint32
+}
+
+type ProfileSpaceNode struct {
+	_     structs.HostLayout
+	Start [128]uint64
+	Entry [128]ProfileSpaceEntry
 }
 
 type ProfileStackEnd uint32
@@ -98,8 +170,58 @@ const (
 	ProfileStackEndSTACK_BROKEN_CHAIN    ProfileStackEnd = 4
 	ProfileStackEndSTACK_UNSUPPORTED_ABI ProfileStackEnd = 5
 	ProfileStackEndSTACK_NO_REGISTERS    ProfileStackEnd = 6
-	ProfileStackEndSTACK_END_MAX         ProfileStackEnd = 7
+	ProfileStackEndSTACK_NOT_LOADED      ProfileStackEnd = 7
+	ProfileStackEndSTACK_NO_MAPPING      ProfileStackEnd = 8
+	ProfileStackEndSTACK_NO_TABLE        ProfileStackEnd = 9
+	ProfileStackEndSTACK_NO_ROW          ProfileStackEnd = 10
+	ProfileStackEndSTACK_UNSUPPORTED_ROW ProfileStackEnd = 11
+	ProfileStackEndSTACK_END_MAX         ProfileStackEnd = 12
 )
+
+type ProfileTableInner struct {
+	_     structs.HostLayout
+	Start [512]uint32
+	Child [512]uint32
+}
+
+type ProfileTableLeaf struct {
+	_      structs.HostLayout
+	Offset [1024]uint16
+	Rule   [1024]uint16
+}
+
+type ProfileUnwindFile struct {
+	_      structs.HostLayout
+	State  uint32
+	Root   uint32
+	Levels uint32
+	Base   uint32
+	Seen   uint32
+}
+
+type ProfileUnwindFileState uint32
+
+const (
+	ProfileUnwindFileStateFILE_UNLOADED ProfileUnwindFileState = 0
+	ProfileUnwindFileStateFILE_ASKED    ProfileUnwindFileState = 1
+	ProfileUnwindFileStateFILE_LOADED   ProfileUnwindFileState = 2
+	ProfileUnwindFileStateFILE_NO_TABLE ProfileUnwindFileState = 3
+	ProfileUnwindFileStateFILE_CHAIN    ProfileUnwindFileState = 4
+)
+
+type ProfileUnwindRule struct {
+	_      structs.HostLayout
+	CfaOff int32
+	Deref  int32
+	FpOff  int32
+	RaOff  int32
+	Cfa    uint8
+	Fp     uint8
+	Ra     uint8
+	Reg    uint8
+	Signal uint8
+	Pad    [3]uint8
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -109,11 +231,15 @@ const (
 	ProfileMapCounts               = "counts"
 	ProfileMapCursors              = "cursors"
 	ProfileMapExcluded             = "excluded"
+	ProfileMapFiles                = "files"
 	ProfileMapFreeChunks0          = "free_chunks_0"
 	ProfileMapFreeChunks1          = "free_chunks_1"
 	ProfileMapLostProcessEvents    = "lost_process_events"
 	ProfileMapProcessEvents        = "process_events"
+	ProfileMapProcesses            = "processes"
+	ProfileMapRules                = "rules"
 	ProfileMapScratches            = "scratches"
+	ProfileMapSegments             = "segments"
 	ProfileMapStats                = "stats"
 	ProfileProgOnCpu               = "on_cpu"
 	ProfileProgProcessExec         = "process_exec"
@@ -122,12 +248,19 @@ const (
 	ProfileVarCurrentRound         = "current_round"
 	ProfileVarHashSeed             = "hash_seed"
 	ProfileVarHaveExcluded         = "have_excluded"
+	ProfileVarTypeCfaKind          = "type_cfa_kind"
 	ProfileVarTypeProcessEvent     = "type_process_event"
 	ProfileVarTypeProcessEventKind = "type_process_event_kind"
 	ProfileVarTypeRoundStat        = "type_round_stat"
 	ProfileVarTypeSampleKey        = "type_sample_key"
 	ProfileVarTypeSampleValue      = "type_sample_value"
+	ProfileVarTypeSavedKind        = "type_saved_kind"
+	ProfileVarTypeSpaceNode        = "type_space_node"
 	ProfileVarTypeStackEnd         = "type_stack_end"
+	ProfileVarTypeTableInner       = "type_table_inner"
+	ProfileVarTypeTableLeaf        = "type_table_leaf"
+	ProfileVarTypeUnwindFileState  = "type_unwind_file_state"
+	ProfileVarUnwindEpoch          = "unwind_epoch"
 	ProfileVarWantComm             = "want_comm"
 	ProfileVarWantKernel           = "want_kernel"
 	ProfileVarWantTid              = "want_tid"
@@ -190,11 +323,15 @@ type ProfileMapSpecs struct {
 	Counts            *ebpf.MapSpec `ebpf:"counts"`
 	Cursors           *ebpf.MapSpec `ebpf:"cursors"`
 	Excluded          *ebpf.MapSpec `ebpf:"excluded"`
+	Files             *ebpf.MapSpec `ebpf:"files"`
 	FreeChunks0       *ebpf.MapSpec `ebpf:"free_chunks_0"`
 	FreeChunks1       *ebpf.MapSpec `ebpf:"free_chunks_1"`
 	LostProcessEvents *ebpf.MapSpec `ebpf:"lost_process_events"`
 	ProcessEvents     *ebpf.MapSpec `ebpf:"process_events"`
+	Processes         *ebpf.MapSpec `ebpf:"processes"`
+	Rules             *ebpf.MapSpec `ebpf:"rules"`
 	Scratches         *ebpf.MapSpec `ebpf:"scratches"`
+	Segments          *ebpf.MapSpec `ebpf:"segments"`
 	Stats             *ebpf.MapSpec `ebpf:"stats"`
 }
 
@@ -205,12 +342,19 @@ type ProfileVariableSpecs struct {
 	CurrentRound         *ebpf.VariableSpec `ebpf:"current_round"`
 	HashSeed             *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.VariableSpec `ebpf:"have_excluded"`
+	TypeCfaKind          *ebpf.VariableSpec `ebpf:"type_cfa_kind"`
 	TypeProcessEvent     *ebpf.VariableSpec `ebpf:"type_process_event"`
 	TypeProcessEventKind *ebpf.VariableSpec `ebpf:"type_process_event_kind"`
 	TypeRoundStat        *ebpf.VariableSpec `ebpf:"type_round_stat"`
 	TypeSampleKey        *ebpf.VariableSpec `ebpf:"type_sample_key"`
 	TypeSampleValue      *ebpf.VariableSpec `ebpf:"type_sample_value"`
+	TypeSavedKind        *ebpf.VariableSpec `ebpf:"type_saved_kind"`
+	TypeSpaceNode        *ebpf.VariableSpec `ebpf:"type_space_node"`
 	TypeStackEnd         *ebpf.VariableSpec `ebpf:"type_stack_end"`
+	TypeTableInner       *ebpf.VariableSpec `ebpf:"type_table_inner"`
+	TypeTableLeaf        *ebpf.VariableSpec `ebpf:"type_table_leaf"`
+	TypeUnwindFileState  *ebpf.VariableSpec `ebpf:"type_unwind_file_state"`
+	UnwindEpoch          *ebpf.VariableSpec `ebpf:"unwind_epoch"`
 	WantComm             *ebpf.VariableSpec `ebpf:"want_comm"`
 	WantKernel           *ebpf.VariableSpec `ebpf:"want_kernel"`
 	WantTid              *ebpf.VariableSpec `ebpf:"want_tid"`
@@ -241,11 +385,15 @@ type ProfileMaps struct {
 	Counts            *ebpf.Map `ebpf:"counts"`
 	Cursors           *ebpf.Map `ebpf:"cursors"`
 	Excluded          *ebpf.Map `ebpf:"excluded"`
+	Files             *ebpf.Map `ebpf:"files"`
 	FreeChunks0       *ebpf.Map `ebpf:"free_chunks_0"`
 	FreeChunks1       *ebpf.Map `ebpf:"free_chunks_1"`
 	LostProcessEvents *ebpf.Map `ebpf:"lost_process_events"`
 	ProcessEvents     *ebpf.Map `ebpf:"process_events"`
+	Processes         *ebpf.Map `ebpf:"processes"`
+	Rules             *ebpf.Map `ebpf:"rules"`
 	Scratches         *ebpf.Map `ebpf:"scratches"`
+	Segments          *ebpf.Map `ebpf:"segments"`
 	Stats             *ebpf.Map `ebpf:"stats"`
 }
 
@@ -255,11 +403,15 @@ func (m *ProfileMaps) Close() error {
 		m.Counts,
 		m.Cursors,
 		m.Excluded,
+		m.Files,
 		m.FreeChunks0,
 		m.FreeChunks1,
 		m.LostProcessEvents,
 		m.ProcessEvents,
+		m.Processes,
+		m.Rules,
 		m.Scratches,
+		m.Segments,
 		m.Stats,
 	)
 }
@@ -271,12 +423,19 @@ type ProfileVariables struct {
 	CurrentRound         *ebpf.Variable `ebpf:"current_round"`
 	HashSeed             *ebpf.Variable `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.Variable `ebpf:"have_excluded"`
+	TypeCfaKind          *ebpf.Variable `ebpf:"type_cfa_kind"`
 	TypeProcessEvent     *ebpf.Variable `ebpf:"type_process_event"`
 	TypeProcessEventKind *ebpf.Variable `ebpf:"type_process_event_kind"`
 	TypeRoundStat        *ebpf.Variable `ebpf:"type_round_stat"`
 	TypeSampleKey        *ebpf.Variable `ebpf:"type_sample_key"`
 	TypeSampleValue      *ebpf.Variable `ebpf:"type_sample_value"`
+	TypeSavedKind        *ebpf.Variable `ebpf:"type_saved_kind"`
+	TypeSpaceNode        *ebpf.Variable `ebpf:"type_space_node"`
 	TypeStackEnd         *ebpf.Variable `ebpf:"type_stack_end"`
+	TypeTableInner       *ebpf.Variable `ebpf:"type_table_inner"`
+	TypeTableLeaf        *ebpf.Variable `ebpf:"type_table_leaf"`
+	TypeUnwindFileState  *ebpf.Variable `ebpf:"type_unwind_file_state"`
+	UnwindEpoch          *ebpf.Variable `ebpf:"unwind_epoch"`
 	WantComm             *ebpf.Variable `ebpf:"want_comm"`
 	WantKernel           *ebpf.Variable `ebpf:"want_kernel"`
 	WantTid              *ebpf.Variable `ebpf:"want_tid"`

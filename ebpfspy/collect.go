@@ -85,6 +85,7 @@ func (s *Session) takeRound() (*rawRound, error) {
 	s.started, s.startNS = raw.end, raw.endMono
 	s.round++
 	s.pump() // all events of the round, before its samples
+	s.kern.unwinder.newRound()
 	s.mu.Lock()
 	s.table.round = s.round
 	s.mu.Unlock()
@@ -167,7 +168,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 		end := min(key.UserEnd, uint8(bpf.ProfileStackEndSTACK_END_MAX)-1)
 		var cut bool
 		buf, cut = s.resolve(buf[:0], raw, key, sub, user, kernel)
-		if cut {
+		if cut && end == uint8(bpf.ProfileStackEndSTACK_WHOLE) {
 			end = uint8(bpf.ProfileStackEndSTACK_BROKEN_CHAIN)
 		}
 		ends[end] += n
@@ -204,7 +205,15 @@ var endNames = [bpf.ProfileStackEndSTACK_END_MAX]string{
 	bpf.ProfileStackEndSTACK_BROKEN_CHAIN:    "broken_chain",
 	bpf.ProfileStackEndSTACK_UNSUPPORTED_ABI: "unsupported_abi",
 	bpf.ProfileStackEndSTACK_NO_REGISTERS:    "no_registers",
+	bpf.ProfileStackEndSTACK_NOT_LOADED:      "not_loaded_yet",
+	bpf.ProfileStackEndSTACK_NO_MAPPING:      "no_mapping",
+	bpf.ProfileStackEndSTACK_NO_TABLE:        "no_table",
+	bpf.ProfileStackEndSTACK_NO_ROW:          "no_row",
+	bpf.ProfileStackEndSTACK_UNSUPPORTED_ROW: "unsupported_row",
 }
+
+// interrupted is FRAME_INTERRUPTED of c/spanflame.h.
+const interrupted = uint64(1) << 63
 
 // resolve turns addresses into locations. cut says that a caller's address lies in
 // no code: what looked like a chain of frame pointers was none.
@@ -219,8 +228,8 @@ func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.Profile
 		// The innermost address is exact also when the thread is in the kernel: it is
 		// that of the instruction after the system call. Looking it up as it is finds
 		// the function that made the call.
-		at := addr
-		if i > 0 {
+		at := addr &^ interrupted
+		if i > 0 && at == addr {
 			at--
 		}
 		m, ambiguous := sub.maps.find(at, raw.number)
@@ -249,7 +258,7 @@ func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.Profile
 	}
 	end := bpf.ProfileStackEnd(key.UserEnd)
 	switch {
-	case cut:
+	case cut && end == bpf.ProfileStackEndSTACK_WHOLE:
 		out = append(out, s.locs.marker(endNames[bpf.ProfileStackEndSTACK_BROKEN_CHAIN]))
 	case end != bpf.ProfileStackEndSTACK_WHOLE && end != bpf.ProfileStackEndSTACK_NONE && end < bpf.ProfileStackEndSTACK_END_MAX:
 		out = append(out, s.locs.marker(endNames[end]))

@@ -61,12 +61,14 @@ func startError(step string, err error) *StartError {
 // and events. It is made whole or not at all, and closed whole.
 type kernelSide struct {
 	logger   log.Logger
+	metrics  *metrics
 	objs     bpf.ProfileObjects
 	inner    [rounds]*ebpf.Map
 	links    []link.Link
 	clocks   map[int]*clock
 	sideband map[int]*perfevent.Sideband
 	ring     *ringbuf.Reader
+	unwinder *unwinder
 	chunks   int // a round
 	opts     Options
 	usePerf  bool // whether the kernel has perf links (Linux 5.15)
@@ -105,9 +107,9 @@ const chunkWords = len(bpf.ProfileChunk{}.Words)
 const noChunk = ^uint32(0) // NO_CHUNK of c/spanflame.h
 
 // openKernelSide loads and attaches everything. The clocks are not yet running.
-func openKernelSide(logger log.Logger, opts Options) (k *kernelSide, err error) {
+func openKernelSide(logger log.Logger, m *metrics, opts Options) (k *kernelSide, err error) {
 	k = &kernelSide{
-		logger: logger, opts: opts, usePerf: true,
+		logger: logger, metrics: m, opts: opts, usePerf: true,
 		clocks: map[int]*clock{}, sideband: map[int]*perfevent.Sideband{},
 	}
 	defer func() {
@@ -157,6 +159,9 @@ func (k *kernelSide) load() error {
 	spec.Maps[bpf.ProfileMapFreeChunks1].MaxEntries = uint32(k.chunks)
 	spec.Maps[bpf.ProfileMapExcluded].MaxEntries = uint32(k.opts.MaxExcluded)
 	spec.Maps[bpf.ProfileMapProcessEvents].MaxEntries = uint32(k.opts.EventRingBytes)
+	spec.Maps[bpf.ProfileMapProcesses].MaxEntries = uint32(max(k.opts.MaxProcesses/2, 64))
+	segments := spec.Maps[bpf.ProfileMapSegments]
+	segments.MaxEntries = uint32(max(k.opts.TableBytes/(int64(segments.InnerMap.MaxEntries)*nodeBytes), 1))
 
 	var seed [8]byte
 	if _, err := rand.Read(seed[:]); err != nil {
@@ -176,7 +181,11 @@ func (k *kernelSide) load() error {
 		contents[i] = ebpf.MapKV{Key: uint32(i), Value: m}
 	}
 	spec.Maps[bpf.ProfileMapCounts].Contents = contents
-	return spec.LoadAndAssign(&k.objs, nil)
+	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
+		return err
+	}
+	k.unwinder, err = newUnwinder(k.logger, k.metrics, &k.objs, segments.InnerMap, segments.MaxEntries)
+	return err
 }
 
 func (k *kernelSide) prepare() error {
@@ -393,6 +402,9 @@ func (k *kernelSide) close() error {
 			errs = append(errs, err)
 		}
 		k.ring = nil
+	}
+	if k.unwinder != nil {
+		errs = append(errs, k.unwinder.close())
 	}
 	errs = append(errs, k.objs.Close())
 	for i, m := range k.inner {

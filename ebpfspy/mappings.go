@@ -29,6 +29,8 @@ type mappings struct {
 	// shared says that another program or a round holds them too: they are copied
 	// before they are changed.
 	shared bool
+	// version counts the changes.
+	version uint64
 }
 
 // share marks m as held by one more, and returns it.
@@ -75,6 +77,7 @@ func (m *mappings) insert(add mapping, round uint64) int {
 		m.replaced = slices.Delete(m.replaced, 0, n)
 	}
 	m.list = slices.Replace(m.list, i, j, put...)
+	m.version++
 	return len(put) - (j - i)
 }
 

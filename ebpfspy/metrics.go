@@ -15,6 +15,13 @@ type metrics struct {
 	locations         prometheus.Gauge
 	processOverflow   prometheus.Gauge
 	mapBytes          prometheus.Gauge
+	tables            prometheus.Gauge
+	tableBytes        prometheus.Gauge
+	tableRows         prometheus.Counter
+	tableSeconds      prometheus.Histogram
+	tablesEvicted     prometheus.Counter
+	tablesDenied      prometheus.Counter
+	tableErrors       prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -42,7 +49,17 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		files:           gauge("files", "Executable files that are mapped."),
 		locations:       gauge("locations", "Resolved addresses that are kept."),
 		processOverflow: gauge("process_overflow_total", "Processes and mappings that the table had no room for."),
-		mapBytes:        gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
+		tables:          gauge("unwind_files", "Files whose unwind tables the kernel has or may ask for."),
+		tableBytes:      gauge("unwind_table_bytes", "Memory of unwind tables and mappings in the kernel that is in use."),
+		tableRows:       counter("unwind_rows_loaded_total", "Rows of unwind tables given to the kernel."),
+		tablesEvicted:   counter("unwind_tables_evicted_total", "Unwind tables that made room for others."),
+		tablesDenied:    counter("unwind_tables_denied_total", "Unwind tables that there was no room for."),
+		tableErrors:     counter("unwind_table_errors_total", "Files that could not be read for their unwind tables."),
+		tableSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: ns + "unwind_table_seconds", Help: "Time to make an unwind table and give it to the kernel.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		}),
+		mapBytes: gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
 	}
 	if reg == nil {
 		return m, nil
@@ -50,6 +67,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for _, c := range []prometheus.Collector{
 		m.lostRecords, m.lostProcessEvents, m.repairs, m.mismatches, m.roundSeconds, m.roundStacks,
 		m.stackEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
+		m.tables, m.tableBytes, m.tableRows, m.tableSeconds, m.tablesEvicted, m.tablesDenied, m.tableErrors,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err

@@ -33,6 +33,8 @@ type Options struct {
 	MaxStacks  int   // distinct (process, stack) pairs; 0: DefaultMaxStacks
 	ArenaBytes int64 // memory of their frames; 0: DefaultArenaBytes
 
+	TableBytes int64 // memory of unwind tables in the kernel; 0: DefaultTableBytes
+
 	MaxProcesses   int // followed at once; 0: DefaultMaxProcesses
 	MaxExcluded    int // processes that the kernel knows to be no targets; 0: DefaultMaxExcluded
 	SidebandBytes  int // ring of mapping records, a CPU; 0: DefaultSidebandBytes
@@ -47,6 +49,7 @@ const (
 	MaxFrequency          = 1000
 	DefaultMaxStacks      = 32768
 	DefaultArenaBytes     = 8 << 20
+	DefaultTableBytes     = 128 << 20
 	DefaultMaxProcesses   = 16384
 	DefaultMaxExcluded    = 4096
 	DefaultSidebandBytes  = 128 << 10
@@ -69,6 +72,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.ArenaBytes < 1<<20 || o.ArenaBytes > 1<<30 {
 		return o, fmt.Errorf("arena bytes is %d, want 1 MiB to 1 GiB", o.ArenaBytes)
+	}
+	if o.TableBytes == 0 {
+		o.TableBytes = DefaultTableBytes
+	}
+	if o.TableBytes < 1<<20 || o.TableBytes > 4<<30 {
+		return o, fmt.Errorf("table bytes is %d, want 1 MiB to 4 GiB", o.TableBytes)
 	}
 	if o.Unknown == "" {
 		o.Unknown = UnknownModule
@@ -108,6 +117,6 @@ func (o Options) period() time.Duration {
 
 // sameKernelSide says whether the kernel's maps and rings need no change.
 func (o Options) sameKernelSide(p Options) bool {
-	return o.MaxStacks == p.MaxStacks && o.ArenaBytes == p.ArenaBytes && o.MaxExcluded == p.MaxExcluded &&
+	return o.MaxStacks == p.MaxStacks && o.ArenaBytes == p.ArenaBytes && o.TableBytes == p.TableBytes && o.MaxProcesses == p.MaxProcesses && o.MaxExcluded == p.MaxExcluded &&
 		o.SidebandBytes == p.SidebandBytes && o.EventRingBytes == p.EventRingBytes
 }

@@ -48,6 +48,8 @@ type process struct {
 	scanAt uint64   // when /proc was read for it; older records say nothing new
 	// staleMaps says that a program was taken up whose mappings were not told.
 	staleMaps bool
+	// wanted says that the kernel is told of the mappings as they change.
+	wanted bool
 
 	samples uint64 // taken
 	dropped uint64 // of these, not profiled
@@ -69,6 +71,8 @@ type table struct {
 	mappings int    // entries of all lists, counted at each expire and added to since
 	toRead   []*process
 	newFiles []newFile
+	changed  []*process // wanted ones whose mappings or programs are new
+	ended    []identity
 }
 
 // newFile is a file that was seen for the first time, with a process that maps it.
@@ -102,6 +106,9 @@ func (t *table) add(id identity) *process {
 
 // remove forgets a process, but never its successor under the same PID.
 func (t *table) remove(p *process) {
+	if p.wanted {
+		t.ended = append(t.ended, p.id)
+	}
 	delete(t.byID, p.id)
 	if t.latest[p.id.pid] == p {
 		delete(t.latest, p.id.pid)
@@ -154,6 +161,9 @@ func (t *table) scanned(facts *sd.Process, maps []mapsEntry, at uint64) *process
 	m.replaced = slices.Clone(img.maps.replaced)
 	t.mappings += len(m.list)
 	img.maps = m
+	if p.wanted {
+		t.changed = append(t.changed, p)
+	}
 	return p
 }
 
@@ -176,6 +186,9 @@ func (t *table) event(e *bpf.ProfileProcessEvent) {
 		if parent := t.byID[p.parent]; parent != nil {
 			from := parent.current()
 			img.maps, img.exe = from.maps.share(), from.exe
+			if parent.wanted {
+				t.want(p) // the kernel has done the same
+			}
 			img.facts = inherit(from.facts, p, from.exe)
 		} else {
 			t.toRead = append(t.toRead, p)
@@ -197,13 +210,23 @@ func (t *table) event(e *bpf.ProfileProcessEvent) {
 		}
 		p.comm = commString(e.Comm)
 		img.execID, img.known = e.ExecId, true
+		t.want(p)
 		img.facts, img.hasRead = inherit(img.facts, p, img.exe), false
 		t.toRead = append(t.toRead, p)
 	case bpf.ProfileProcessEventKindPROCESS_EXIT:
 		if p != nil {
 			p.exited = max(e.Time, 1)
+			if p.wanted {
+				t.ended = append(t.ended, id)
+			}
 		}
 	}
+}
+
+// want lets the kernel be told of a process's mappings, now and when they change.
+func (t *table) want(p *process) {
+	p.wanted = true
+	t.changed = append(t.changed, p)
 }
 
 // record applies what the perf side-band said.
@@ -232,6 +255,9 @@ func (t *table) record(r perfevent.Record) {
 			if img.facts != nil && !img.hasRead {
 				img.facts = inherit(img.facts, p, img.exe)
 			}
+		}
+		if p.wanted {
+			t.changed = append(t.changed, p)
 		}
 		t.mapped(img, mapping{start: m.Start, end: m.Start + m.Length, offset: m.PageOffset, file: f})
 		if fresh && len(t.newFiles) < maxHeld {

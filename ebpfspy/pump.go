@@ -86,6 +86,7 @@ func (s *Session) pump() {
 		return
 	}
 	now := monotonic()
+	s.asks = s.asks[:0]
 	s.readRings()
 	slices.SortStableFunc(s.pending, func(a, b timed) int {
 		switch {
@@ -109,6 +110,7 @@ func (s *Session) pump() {
 	files := s.table.newFiles
 	s.table.toRead, s.table.newFiles = nil, nil
 	s.mu.Unlock()
+	s.tellKernel()
 	s.pending = append(s.pending[:0], s.pending[n:]...)
 	if cap(s.pending) > 1<<16 {
 		s.pending = slices.Clone(s.pending)
@@ -155,6 +157,11 @@ func (s *Session) readRings() {
 			continue
 		}
 		e := decodeProcessEvent(rec.RawSample)
+		switch bpf.ProfileProcessEventKind(e.Kind) {
+		case bpf.ProfileProcessEventKindASK_PROCESS, bpf.ProfileProcessEventKindASK_FILE:
+			s.asks = append(s.asks, e)
+			continue
+		}
 		s.pending = append(s.pending, timed{time: e.Time, process: &e})
 	}
 	if n, err := s.kern.lostProcessEvents(); err == nil && n > s.lostEvents {
@@ -313,6 +320,9 @@ func (s *Session) repair() {
 	for _, p := range s.table.byID {
 		if p.exited == 0 && !alive[p.id.pid] {
 			p.exited = now
+			if p.wanted {
+				s.table.ended = append(s.table.ended, p.id)
+			}
 		}
 	}
 }

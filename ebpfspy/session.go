@@ -13,6 +13,7 @@ import (
 	"github.com/go-kit/log/level"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/ledger"
 	"github.com/spanflame/spanflame/sd"
 	"github.com/spanflame/spanflame/symtab"
@@ -60,6 +61,8 @@ type Session struct {
 	pumpMu     sync.Mutex
 	kern       *kernelSide
 	pending    []timed
+	asks       []bpf.ProfileProcessEvent // of the kernel, for mappings and tables
+	declined   []uint32                  // PIDs that were asked for and are no targets
 	lostEvents uint64
 	lost       atomic.Bool
 
@@ -95,7 +98,7 @@ func (s *Session) Start() (err error) {
 	if s.running {
 		return errors.New("the session is running already")
 	}
-	kern, err := openKernelSide(s.logger, s.opts)
+	kern, err := openKernelSide(s.logger, s.metrics, s.opts)
 	if err != nil {
 		return err
 	}
@@ -142,6 +145,7 @@ func (s *Session) setKern(k *kernelSide) {
 	s.kern = k
 	s.pending = nil
 	s.lostEvents = 0
+	s.declined = nil
 	s.pumpMu.Unlock()
 	s.count = counter{kern: k}
 }
@@ -273,7 +277,7 @@ func (s *Session) updateRunning(opts Options) error {
 		return errors.Join(err, s.kern.setVariables(opts), s.kern.reopenClocks(opts))
 	}
 
-	next, err := openKernelSide(s.logger, opts)
+	next, err := openKernelSide(s.logger, s.metrics, opts)
 	if err != nil {
 		return err
 	}
@@ -305,6 +309,10 @@ func (s *Session) UpdateTargets() {
 	s.mu.Unlock()
 	if s.kern != nil {
 		s.kern.clearExcluded()
+		for _, pid := range s.declined {
+			_ = s.kern.objs.Processes.Delete(pid) // so that it asks again
+		}
+		s.declined = nil
 	}
 }
 
@@ -339,8 +347,8 @@ func (s *Session) updateMapBytes() {
 		}
 	}
 	o := s.kern.objs
-	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, s.kern.inner[0], s.kern.inner[1]} {
+	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, s.kern.inner[0], s.kern.inner[1]} {
 		add(m)
 	}
-	s.metrics.mapBytes.Set(float64(n))
+	s.metrics.mapBytes.Set(float64(n) + float64(s.kern.unwinder.memory()))
 }

@@ -234,7 +234,7 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 // openFile opens the module's file and checks that it is the mapped one.
 func (st *state) openFile(m *Module, src *source) (elfSymbols, error) {
 	if src.vdso {
-		f, err := ownVDSO()
+		f, err := OwnVDSO()
 		return elfSymbols{file: f}, err
 	}
 	if src.open == nil {

@@ -16,9 +16,9 @@ const atSysinfoEHDR = 33
 // maxVDSO bounds the vDSO; those of today have two or four pages.
 const maxVDSO = 256 << 10
 
-// ownVDSO reads the vDSO out of the agent's own memory. Source: vdso(7), getauxval(3)
+// OwnVDSO reads the vDSO out of the agent's own memory. Source: vdso(7), getauxval(3)
 // (AT_SYSINFO_EHDR), proc(5) (/proc/self/mem).
-func ownVDSO() (*elffile.File, error) {
+func OwnVDSO() (*elffile.File, error) {
 	aux, err := unix.Auxv()
 	if err != nil {
 		return nil, fmt.Errorf("find the vDSO: %w", err)

@@ -20,7 +20,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define ROUNDS 2
 #define EEXIST 17
 #define PF_KTHREAD 0x00200000 /* include/linux/sched.h */
-#define NS_PER_TICK 10000000  /* USER_HZ is 100 */
 
 /* Written by the agent while the programs run. */
 volatile u32 current_round = 0;
@@ -99,18 +98,6 @@ struct {
 	__type(value, u64);
 } excluded SEC(".maps");
 
-struct scratch {
-	struct sample_key key;
-	u64 words[MAX_FRAMES];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct scratch);
-} scratches SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -124,6 +111,21 @@ struct {
 	__type(value, u64);
 } lost_process_events SEC(".maps");
 
+#include "unwind.h"
+
+struct scratch {
+	struct sample_key key;
+	struct walker walker;
+	u64 words[MAX_FRAMES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
 static __always_inline u64 hash_step(u64 h, u64 v)
 {
 	h = (h ^ v) * 0x9e3779b97f4a7c15ULL;
@@ -135,69 +137,91 @@ static __always_inline u64 hash_step(u64 h, u64 v)
  * well, unless it forgets the number: what comes from a map it does not know. */
 #define read_back(field) (*(volatile typeof(field) *)&(field))
 
-/* Walks frame pointers: [fp] is the caller's fp, [fp+8] the return address (x86-64
- * psABI 3.4.1, AAPCS64 6.4.6). The outermost frame has fp 0 or return address 0. */
-static __always_inline u32 walk_user(struct scratch *s, struct user_regs *r, u8 *end, u64 *hash)
+/* Finds the caller of frame n - 1 of the walker, and keeps it as frame n. 0, or how
+ * the stack ends. A global function, so that the verifier looks at it once and not
+ * once for every frame (5.6; with scalar arguments only before 5.13). */
+__noinline int unwind_frame(u32 n)
 {
-	u64 fp = r->fp, floor = r->sp;
-	u64 h = hash_step(hash_seed, r->ip);
-	u32 n = 1;
+	u32 zero = 0, number;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	struct unwind_rule *rule;
+	struct walker *w;
+	u64 at, word;
+	int end;
 
-	s->words[0] = r->ip;
-	*end = STACK_TOO_DEEP;
-	for (int i = 1; i < MAX_USER_FRAMES; i++) {
-		u64 frame[2];
-
-		if (!fp) {
-			*end = STACK_WHOLE;
-			break;
-		}
-		if (fp < floor || (fp & 7)) {
-			*end = STACK_BROKEN_CHAIN;
-			break;
-		}
-		if (bpf_probe_read_user(frame, sizeof(frame), (void *)fp)) {
-			*end = STACK_BAD_MEMORY;
-			break;
-		}
-		frame[1] = STRIP_POINTER(frame[1]);
-		if (!frame[1]) {
-			*end = STACK_WHOLE;
-			break;
-		}
-		s->words[i] = frame[1];
-		h = hash_step(h, frame[1]);
-		n = i + 1;
-		floor = fp + 16;
-		fp = frame[0];
+	if (!s || n >= MAX_USER_FRAMES)
+		return STACK_TOO_DEEP;
+	w = &s->walker;
+	at = w->exact ? w->ip : w->ip - 1;
+	if (at < w->map_start || at >= w->map_end) {
+		end = find_mapping(w, at);
+		if (end)
+			return end;
 	}
-	*hash = h ? h : 1;
-	return n;
+	if (w->state == FILE_LOADED) {
+		number = find_rule(w, at - w->map_bias);
+		rule = bpf_map_lookup_elem(&rules, &number);
+		if (!rule)
+			return STACK_UNSUPPORTED_ROW;
+		end = step_by_rule(w, rule, n == 1);
+		w->exact = rule->signal;
+	} else if (w->state == FILE_CHAIN) {
+		end = step_by_chain(w, false);
+		w->exact = false;
+	} else {
+		return STACK_NO_TABLE;
+	}
+	if (end)
+		return end;
+	w->ip = STRIP_POINTER(w->ip);
+	if (!w->ip)
+		return STACK_WHOLE;
+	word = w->exact ? w->ip | FRAME_INTERRUPTED : w->ip;
+	s->words[n] = word;
+	w->hash = hash_step(w->hash, word);
+	return 0;
 }
 
 static __always_inline void user_stack(struct bpf_perf_event_data *ctx, struct scratch *s, enum cpu_mode mode)
 {
-	struct user_regs r = {};
-	u8 end = STACK_NONE;
-	u32 n = 0;
+	struct walker *w = &s->walker;
+	u32 n;
+	int end;
 
 	if (mode == MODE_KERNEL)
-		mode = regs_of_task(&r);
+		mode = regs_of_task(w);
 	else
-		regs_of_ctx(ctx, &r);
+		regs_of_ctx(ctx, w);
 
 	if (mode == MODE_KERNEL) {
-		end = STACK_NO_REGISTERS;
-	} else if (mode == MODE_USER32) {
-		s->words[0] = r.ip;
-		s->key.user_hash = hash_step(hash_seed, r.ip) | 1;
-		n = 1;
-		end = STACK_UNSUPPORTED_ABI;
-	} else {
-		n = walk_user(s, &r, &end, &s->key.user_hash);
+		s->key.user_end = STACK_NO_REGISTERS;
+		return;
+	}
+	s->words[0] = w->ip;
+	w->hash = hash_step(hash_seed, w->ip);
+	s->key.user_len = 1;
+	if (mode == MODE_USER32) {
+		s->key.user_hash = w->hash | 1;
+		s->key.user_end = STACK_UNSUPPORTED_ABI;
+		return;
+	}
+	w->tgid = s->key.tgid;
+	w->exec_id = s->key.exec_id;
+	w->start = s->key.start / NS_PER_TICK;
+	w->map_end = 0;
+	w->exact = true;
+	end = STACK_TOO_DEEP;
+	for (n = 1; n < MAX_USER_FRAMES; n++) {
+		int e = unwind_frame(n);
+
+		if (e) {
+			end = e;
+			break;
+		}
 	}
 	s->key.user_len = n;
 	s->key.user_end = end;
+	s->key.user_hash = w->hash ? w->hash : 1;
 }
 
 /* Appends the kernel's frames behind the user frames. */
@@ -393,15 +417,25 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *parent = (struct task_struct *)ctx->args[0];
 	struct task_struct *child = (struct task_struct *)ctx->args[1];
+	u32 tgid = BPF_CORE_READ(child, tgid), ptgid = BPF_CORE_READ(parent, tgid);
+	struct process_space *space;
 	struct process_event *e;
 
-	if (BPF_CORE_READ(child, pid) != BPF_CORE_READ(child, tgid))
+	if (BPF_CORE_READ(child, pid) != tgid)
 		return 0; /* a thread */
+	space = bpf_map_lookup_elem(&processes, &ptgid);
+	if (space && space->generation) {
+		struct process_space copy = *space;
+
+		copy.start = BPF_CORE_READ(child, start_boottime) / NS_PER_TICK;
+		copy.exec_id = (u32)BPF_CORE_READ(child, self_exec_id);
+		bpf_map_update_elem(&processes, &tgid, &copy, BPF_ANY);
+	}
 	e = new_event(PROCESS_FORK, child);
 	if (!e)
 		return 0;
 	/* Whose memory it copied; its real parent may be another (CLONE_PARENT). */
-	e->parent = BPF_CORE_READ(parent, tgid);
+	e->parent = ptgid;
 	e->parent_start = BPF_CORE_READ(parent, group_leader, start_boottime);
 	bpf_ringbuf_submit(e, 0);
 	return 0;
@@ -417,6 +451,7 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 
 	/* What it was says nothing of what it is now. */
 	bpf_map_delete_elem(&excluded, &tgid);
+	bpf_map_delete_elem(&processes, &tgid);
 	e = new_event(PROCESS_EXEC, task);
 	if (e)
 		bpf_ringbuf_submit(e, 0);
@@ -428,10 +463,12 @@ SEC("raw_tp/sched_process_exit")
 int process_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
+	u32 tgid = BPF_CORE_READ(task, tgid);
 	struct process_event *e;
 
 	if (BPF_CORE_READ(task, signal, live.counter))
 		return 0; /* other threads live on */
+	bpf_map_delete_elem(&processes, &tgid);
 	e = new_event(PROCESS_EXIT, BPF_CORE_READ(task, group_leader));
 	if (e)
 		bpf_ringbuf_submit(e, 0);
@@ -446,3 +483,9 @@ const struct process_event *type_process_event __attribute__((unused));
 const enum process_event_kind *type_process_event_kind __attribute__((unused));
 const enum stack_end *type_stack_end __attribute__((unused));
 const enum round_stat *type_round_stat __attribute__((unused));
+const struct table_leaf *type_table_leaf __attribute__((unused));
+const struct table_inner *type_table_inner __attribute__((unused));
+const struct space_node *type_space_node __attribute__((unused));
+const enum unwind_file_state *type_unwind_file_state __attribute__((unused));
+const enum cfa_kind *type_cfa_kind __attribute__((unused));
+const enum saved_kind *type_saved_kind __attribute__((unused));

@@ -3,10 +3,23 @@
 #ifndef SPANFLAME_REGS_H
 #define SPANFLAME_REGS_H
 
-struct user_regs {
-	u64 ip;
-	u64 sp;
-	u64 fp;
+
+#if defined(__TARGET_ARCH_x86)
+#define DWARF_REGS 16
+#elif defined(__TARGET_ARCH_arm64)
+#define DWARF_REGS 31
+#endif
+
+/* A frame, and where the code of the last one was found. */
+struct walker {
+	u64 ip, sp, fp;
+	u64 hash;
+	u64 map_start, map_end, map_bias; /* map_end 0: nothing is remembered */
+	u32 root, levels, base, state;    /* of the file there */
+	u32 tgid, exec_id;
+	u64 start; /* of the process, in ticks */
+	u64 regs[DWARF_REGS]; /* of the innermost frame */
+	bool exact; /* ip is that of the next instruction, not one to return to */
 };
 
 enum cpu_mode {
@@ -31,22 +44,41 @@ static __always_inline enum cpu_mode mode_of_ctx(struct bpf_perf_event_data *ctx
 	return mode_of_cs(ctx->regs.cs);
 }
 
-static __always_inline void regs_of_ctx(struct bpf_perf_event_data *ctx, struct user_regs *r)
+/* DWARF's numbers of the registers: System V psABI x86-64, figure 3.36. */
+#define COPY_REGS(w, from)                                                          \
+	do {                                                                        \
+		(w)->ip = (from).ip;                                                \
+		(w)->sp = (w)->regs[7] = (from).sp;                                 \
+		(w)->fp = (w)->regs[6] = (from).bp;                                 \
+		(w)->regs[0] = (from).ax;                                           \
+		(w)->regs[1] = (from).dx;                                           \
+		(w)->regs[2] = (from).cx;                                           \
+		(w)->regs[3] = (from).bx;                                           \
+		(w)->regs[4] = (from).si;                                           \
+		(w)->regs[5] = (from).di;                                           \
+		(w)->regs[8] = (from).r8;                                           \
+		(w)->regs[9] = (from).r9;                                           \
+		(w)->regs[10] = (from).r10;                                         \
+		(w)->regs[11] = (from).r11;                                         \
+		(w)->regs[12] = (from).r12;                                         \
+		(w)->regs[13] = (from).r13;                                         \
+		(w)->regs[14] = (from).r14;                                         \
+		(w)->regs[15] = (from).r15;                                         \
+	} while (0)
+#define LINK_REGISTER(w) 0 /* there is none */
+
+static __always_inline void regs_of_ctx(struct bpf_perf_event_data *ctx, struct walker *w)
 {
-	r->ip = ctx->regs.ip;
-	r->sp = ctx->regs.sp;
-	r->fp = ctx->regs.bp;
+	COPY_REGS(w, ctx->regs);
 }
 
-static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct user_regs *r)
+static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct walker *w)
 {
 	struct pt_regs copy = {};
 
 	if (bpf_probe_read_kernel(&copy, sizeof(copy), regs))
 		return MODE_KERNEL;
-	r->ip = copy.ip;
-	r->sp = copy.sp;
-	r->fp = copy.bp;
+	COPY_REGS(w, copy);
 	return mode_of_cs(copy.cs);
 }
 
@@ -73,22 +105,29 @@ static __always_inline enum cpu_mode mode_of_ctx(struct bpf_perf_event_data *ctx
 	return mode_of_pstate(ctx->regs.pstate);
 }
 
-static __always_inline void regs_of_ctx(struct bpf_perf_event_data *ctx, struct user_regs *r)
+/* DWARF for the Arm 64-bit Architecture, 4.1: x0 to x30. */
+#define COPY_REGS(w, from)                                                          \
+	do {                                                                        \
+		(w)->ip = (from).pc;                                                \
+		(w)->sp = (from).sp;                                                \
+		(w)->fp = (from).regs[29];                                          \
+		_Pragma("unroll") for (int i = 0; i < DWARF_REGS; i++)              \
+			(w)->regs[i] = (from).regs[i];                              \
+	} while (0)
+#define LINK_REGISTER(w) ((w)->regs[30])
+
+static __always_inline void regs_of_ctx(struct bpf_perf_event_data *ctx, struct walker *w)
 {
-	r->ip = ctx->regs.pc;
-	r->sp = ctx->regs.sp;
-	r->fp = ctx->regs.regs[29];
+	COPY_REGS(w, ctx->regs);
 }
 
-static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct user_regs *r)
+static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct walker *w)
 {
 	struct user_pt_regs copy = {};
 
 	if (bpf_probe_read_kernel(&copy, sizeof(copy), regs))
 		return MODE_KERNEL;
-	r->ip = copy.pc;
-	r->sp = copy.sp;
-	r->fp = copy.regs[29];
+	COPY_REGS(w, copy);
 	return mode_of_pstate(copy.pstate);
 }
 
@@ -102,7 +141,7 @@ static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct use
 #endif
 
 /* The registers with which the task entered the kernel. */
-static __always_inline enum cpu_mode regs_of_task(struct user_regs *r)
+static __always_inline enum cpu_mode regs_of_task(struct walker *w)
 {
 	struct pt_regs *regs;
 
@@ -116,7 +155,7 @@ static __always_inline enum cpu_mode regs_of_task(struct user_regs *r)
 			return MODE_KERNEL;
 		regs = stack + KERNEL_STACK_SIZE - PT_REGS_BELOW_TOP;
 	}
-	return regs_of_pt(regs, r);
+	return regs_of_pt(regs, w);
 }
 
 #endif

@@ -28,7 +28,12 @@ enum stack_end {
 	STACK_BROKEN_CHAIN = 4,    /* the frame pointers do not lead upwards: code built without them */
 	STACK_UNSUPPORTED_ABI = 5, /* 32-bit code: the innermost frame only */
 	STACK_NO_REGISTERS = 6,    /* the thread's user registers could not be read */
-	STACK_END_MAX = 7,
+	STACK_NOT_LOADED = 7,      /* the process's mappings or a file's table were not loaded yet */
+	STACK_NO_MAPPING = 8,      /* the address is in no executable mapping that is known */
+	STACK_NO_TABLE = 9,        /* the file has no call frame information */
+	STACK_NO_ROW = 10,         /* the file's call frame information does not cover the address */
+	STACK_UNSUPPORTED_ROW = 11, /* what it says of the address cannot be expressed */
+	STACK_END_MAX = 12,
 };
 
 /* Counters of a round. Taken is the sum of all others and of the counts. */
@@ -73,6 +78,8 @@ enum process_event_kind {
 	PROCESS_FORK = 1,
 	PROCESS_EXEC = 2,
 	PROCESS_EXIT = 3,
+	ASK_PROCESS = 4, /* a sample needs the process's mappings */
+	ASK_FILE = 5,    /* a sample needs the table of the file whose number is in parent */
 };
 
 struct process_event {
@@ -81,9 +88,121 @@ struct process_event {
 	u64 parent_start;
 	u32 kind;  /* enum process_event_kind */
 	u32 tgid;
-	u32 parent;
+	u32 parent; /* ASK_FILE: number of the file */
 	u32 exec_id;
 	char comm[COMM_LEN];
 };
+
+/* Tables of call frame information. Each node of one takes a page of a segment;
+ * node 0 is none. */
+#define SEGMENT_NODES 64
+#define MAX_UNWIND_FILES 8192
+#define MAX_RULES 16384
+#define NODE_BYTES 4096
+
+/* Rows: the rule holds from base + offset on, until the next row. What is left over
+ * has the offset 0xffff. */
+#define LEAF_ROWS 1024
+#define LEAF_SPAN 0xfffe
+
+struct table_leaf {
+	u16 offset[LEAF_ROWS];
+	u16 rule[LEAF_ROWS];
+};
+
+/* Children: the node has what is at start, in bytes of the file, and behind, until the
+ * next one. What is left over has the start 0xffffffff. */
+#define INNER_ENTRIES 512
+#define TABLE_LEVELS 2 /* of inner nodes above the leaves: 268 million rows */
+
+struct table_inner {
+	u32 start[INNER_ENTRIES];
+	u32 child[INNER_ENTRIES];
+};
+
+/* Executable mappings of a process, sorted. What is left over has the start
+ * NO_ADDRESS. The last entry is no mapping: its end is the generation of the space. */
+#define SPACE_ENTRIES 128
+#define SPACE_NODES 8
+#define NO_ADDRESS (1ULL << 62) /* above all addresses of user space */
+
+struct space_entry {
+	u64 end;
+	u64 bias; /* address - bias = offset in the file */
+	u32 file;
+	u32 pad;
+};
+
+struct space_node {
+	u64 start[SPACE_ENTRIES];
+	struct space_entry entry[SPACE_ENTRIES];
+};
+
+/* The mappings of one program of a process. */
+struct process_space {
+	u64 start;      /* of the process, in ticks */
+	u64 generation; /* 0: asked for, not loaded */
+	u32 exec_id;
+	u32 pad;
+	u32 node[SPACE_NODES];
+	u64 first[SPACE_NODES]; /* address in each node; NO_ADDRESS for what is left over */
+};
+
+enum unwind_file_state {
+	FILE_UNLOADED = 0,
+	FILE_ASKED = 1,
+	FILE_LOADED = 2,
+	FILE_NO_TABLE = 3,
+	FILE_CHAIN = 4, /* frame pointers are all there is: code made at run time */
+};
+
+struct unwind_file {
+	u32 state; /* enum unwind_file_state */
+	u32 root;
+	u32 levels; /* of inner nodes */
+	u32 base;   /* where the root begins if it is a leaf, in bytes of the file */
+	u32 seen;   /* unwind_epoch of the last use */
+};
+
+/* How the canonical frame address is found; cfa_off is added in the end. */
+enum cfa_kind {
+	CFA_NONE = 0,
+	CFA_UNSUPPORTED = 1,
+	CFA_END = 2,      /* the outermost frame */
+	CFA_SP = 3,
+	CFA_FP = 4,
+	CFA_REGISTER = 5, /* reg, in the innermost frame only */
+	CFA_SP_DEREF = 6, /* in memory at sp + deref */
+	CFA_FP_DEREF = 7,
+	CFA_PLT = 8,      /* sp, and 8 more from byte deref of each 16 bytes of code on */
+	CFA_CHAIN = 9,    /* by frame pointers */
+	CFA_GO_CHAIN = 10, /* the same; Go may have changed to another stack */
+};
+
+/* Where the caller's value of a register is. */
+enum saved_kind {
+	SAVED_SAME = 0,
+	SAVED_LOST = 1,
+	SAVED_CFA = 2, /* in memory at CFA + offset */
+	SAVED_SP = 3,
+	SAVED_FP = 4,
+};
+
+struct unwind_rule {
+	s32 cfa_off;
+	s32 deref;
+	s32 fp_off;
+	s32 ra_off;
+	u8 cfa; /* enum cfa_kind */
+	u8 fp;  /* enum saved_kind, as ra */
+	u8 ra;
+	u8 reg; /* DWARF number */
+	u8 signal; /* the caller was interrupted, not calling */
+	u8 pad[3];
+};
+
+/* Set in a user frame whose address is that of the next instruction, though it is not
+ * the innermost one: a signal came in between. */
+#define FRAME_INTERRUPTED (1ULL << 63)
 
 #endif

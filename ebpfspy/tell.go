@@ -1,0 +1,93 @@
+package ebpfspy
+
+import (
+	"os"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/spanflame/spanflame/bpf"
+	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/symtab"
+)
+
+// maxAsked bounds the questions that are answered at once; what is left out is asked
+// again by a later sample, or found by the repair.
+const maxAsked = 256
+
+// tellKernel gives the kernel the mappings and tables that it asked for, and those
+// that have changed. The caller holds pumpMu.
+func (s *Session) tellKernel() {
+	u := s.kern.unwinder
+	for i := range s.asks[:min(len(s.asks), maxAsked)] {
+		s.answer(&s.asks[i])
+	}
+	type news struct {
+		id     identity
+		execID uint32
+		maps   *mappings
+	}
+	var list []news
+	s.mu.Lock()
+	seen := map[*process]bool{}
+	for _, p := range s.table.changed {
+		img := p.current()
+		if seen[p] || p.exited != 0 || !img.known {
+			continue
+		}
+		seen[p] = true
+		list = append(list, news{p.id, img.execID, img.maps})
+	}
+	ended := s.table.ended
+	s.table.changed, s.table.ended = nil, nil
+	s.mu.Unlock()
+	for _, n := range list {
+		// Mappings change in this goroutine only, or are replaced whole.
+		if err := u.push(n.id, n.execID, n.maps, s.openerOf(n.id.pid)); err != nil {
+			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", n.id.pid, "err", err)
+		}
+	}
+	for _, id := range ended {
+		u.forget(id)
+	}
+}
+
+// answer marks the process as wanted that the kernel asked for, or queues the table.
+func (s *Session) answer(e *bpf.ProfileProcessEvent) {
+	id := identityOf(e.Tgid, e.Start)
+	sub := &subject{}
+	s.mu.Lock()
+	known := s.fill(subjectKey{id, e.ExecId}, sub)
+	s.mu.Unlock()
+	if !known {
+		if s.scanProcess(id.pid) != nil {
+			return // gone
+		}
+		s.mu.Lock()
+		known = s.fill(subjectKey{id, e.ExecId}, sub)
+		s.mu.Unlock()
+		if !known {
+			return
+		}
+	}
+	if bpf.ProfileProcessEventKind(e.Kind) == bpf.ProfileProcessEventKindASK_FILE {
+		s.kern.unwinder.asked(e.Parent, sub.maps, s.openerOf(id.pid))
+		return
+	}
+	if s.findTarget(sub); sub.reason == ledger.NoTarget {
+		s.declined = append(s.declined, id.pid)
+		return
+	}
+	s.mu.Lock()
+	if sub.proc.current() == sub.img {
+		s.table.want(sub.proc)
+	}
+	s.mu.Unlock()
+}
+
+// openerOf makes openers of files that a process has mapped.
+func (s *Session) openerOf(pid uint32) func(*mapping) symtab.Opener {
+	return func(m *mapping) symtab.Opener {
+		of := *m
+		return func() (*os.File, error) { return s.opener(pid, &of)() }
+	}
+}

@@ -1,0 +1,611 @@
+package ebpfspy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/spanflame/spanflame/bpf"
+	"github.com/spanflame/spanflame/internal/elffile"
+	"github.com/spanflame/spanflame/symtab"
+	"github.com/spanflame/spanflame/unwind"
+)
+
+// Shapes of spaces: SPACE_ENTRIES, SPACE_NODES and NO_ADDRESS of c/spanflame.h.
+const (
+	spaceEntries = len(bpf.ProfileSpaceNode{}.Start) - 1 // the last is the generation
+	spaceNodes   = len(bpf.ProfileProcessSpace{}.Node)
+	noAddress    = uint64(1) << 62
+)
+
+// Numbers of the rules that are always there.
+const (
+	ruleNone        = 0 // CFA_NONE
+	ruleUnsupported = 1
+	ruleGoChain     = 2
+	firstRule       = 3
+)
+
+// anonymousFile is the number of the file that stands for memory without one.
+const anonymousFile = 0
+
+// maxTableFile bounds the files that tables are made of.
+const maxTableFile = 4 << 30
+
+// unwinder keeps the kernel's tables: which process has what mapped where, and how
+// the code of each file is unwound. Everything is loaded when a sample asks for it.
+type unwinder struct {
+	logger  log.Logger
+	metrics *metrics
+	objs    *bpf.ProfileObjects
+
+	mu        sync.Mutex // guards the rest; held over system calls on maps, not over files
+	nodes     *nodes
+	rules     map[unwind.Rule]uint16
+	maxRules  int
+	maxFiles  int
+	files     map[symtab.FileID]*unwindFile
+	bySlot    []*unwindFile
+	freeSlots []uint32
+	spaces    map[*mappings]*space
+	pushed    map[identity]*pushed
+	epoch     uint32
+	gen       uint64
+	queue     []*unwindFile
+	closed    bool
+
+	wake   chan struct{}
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// unwindFile is a file that a space of the kernel names.
+type unwindFile struct {
+	id     symtab.FileID
+	slot   uint32
+	path   string
+	state  bpf.ProfileUnwindFileState
+	nodes  []uint32
+	rows   int
+	spaces int // that name it
+	open   symtab.Opener
+	queued bool
+	denied bool // there was no room
+}
+
+// space is the mappings of one or more processes, in nodes.
+type space struct {
+	of         *mappings
+	version    uint64
+	generation uint64
+	nodes      []uint32
+	files      []*unwindFile
+	processes  int
+	value      bpf.ProfileProcessSpace // but for the process
+}
+
+// pushed is what the kernel was told of a process.
+type pushed struct {
+	space  *space
+	execID uint32
+}
+
+func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner *ebpf.MapSpec, maxSegments uint32) (*unwinder, error) {
+	u := &unwinder{
+		logger: logger, metrics: m, objs: objs,
+		nodes:    newNodes(objs.Segments, inner, maxSegments),
+		rules:    map[unwind.Rule]uint16{},
+		maxRules: int(objs.Rules.MaxEntries()), maxFiles: int(objs.Files.MaxEntries()),
+		files: map[symtab.FileID]*unwindFile{}, spaces: map[*mappings]*space{}, pushed: map[identity]*pushed{},
+		bySlot: []*unwindFile{nil},
+		wake:   make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	for number, cfa := range map[uint32]bpf.ProfileCfaKind{
+		ruleNone: bpf.ProfileCfaKindCFA_NONE, ruleUnsupported: bpf.ProfileCfaKindCFA_UNSUPPORTED, ruleGoChain: bpf.ProfileCfaKindCFA_GO_CHAIN,
+	} {
+		if err := objs.Rules.Put(number, &bpf.ProfileUnwindRule{Cfa: uint8(cfa)}); err != nil {
+			return nil, fmt.Errorf("write the unwind rules: %w", err)
+		}
+	}
+	anonymous := bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_CHAIN)}
+	if err := objs.Files.Put(uint32(anonymousFile), &anonymous); err != nil {
+		return nil, fmt.Errorf("write the unwind tables: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	u.cancel = cancel
+	go u.loadLoop(ctx)
+	return u, nil
+}
+
+// close waits for the load under way and lets go of the kernel's memory.
+func (u *unwinder) close() error {
+	u.cancel()
+	<-u.done
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return nil
+	}
+	u.closed = true
+	return u.nodes.close()
+}
+
+// push tells the kernel the mappings of a program of a process. opener opens the file
+// of a mapping, later.
+func (u *unwinder) push(id identity, execID uint32, maps *mappings, opener func(*mapping) symtab.Opener) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return nil
+	}
+	old := u.pushed[id]
+	if old != nil && old.space.of == maps && old.space.version == maps.version && old.execID == execID {
+		return u.putProcess(id, old) // the kernel may have lost it at an exec
+	}
+	s := u.spaces[maps]
+	if s == nil || s.version != maps.version {
+		var err error
+		if s, err = u.newSpace(maps, opener); err != nil {
+			return err
+		}
+	}
+	p := &pushed{space: s, execID: execID}
+	if err := u.putProcess(id, p); err != nil {
+		u.dropUnused(s)
+		return err
+	}
+	s.processes++
+	u.pushed[id] = p
+	if old != nil {
+		u.release(old.space)
+	}
+	return nil
+}
+
+func (u *unwinder) putProcess(id identity, p *pushed) error {
+	v := p.space.value
+	v.Start, v.ExecId = uint64(id.start), p.execID
+	if err := u.objs.Processes.Put(id.pid, &v); err != nil {
+		return fmt.Errorf("tell the kernel the mappings of process %d: %w", id.pid, err)
+	}
+	return nil
+}
+
+// newSpace writes mappings into nodes. Those that there is no room for are left out:
+// the stacks that run into them say that they know no mapping.
+func (u *unwinder) newSpace(maps *mappings, opener func(*mapping) symtab.Opener) (*space, error) {
+	list := maps.list
+	if len(list) > spaceEntries*spaceNodes {
+		list = list[:spaceEntries*spaceNodes]
+	}
+	ids, err := u.nodes.take((len(list) + spaceEntries - 1) / spaceEntries)
+	if err != nil && errors.Is(err, errNoNodes) {
+		if err = u.evict(len(list)/spaceEntries + 1); err == nil {
+			ids, err = u.nodes.take((len(list) + spaceEntries - 1) / spaceEntries)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	u.gen++
+	s := &space{of: maps, version: maps.version, generation: u.gen, nodes: ids}
+	s.value.Generation = s.generation
+	for i := range s.value.First {
+		s.value.First[i] = noAddress
+	}
+	seen := map[*unwindFile]bool{}
+	var node bpf.ProfileSpaceNode
+	for i, id := range ids {
+		part := list[i*spaceEntries : min((i+1)*spaceEntries, len(list))]
+		for j := range node.Start {
+			node.Start[j] = noAddress
+		}
+		n := 0
+		for j := range part {
+			m := &part[j]
+			slot := uint32(anonymousFile)
+			if m.file != nil {
+				f := u.fileOf(m, opener)
+				if f == nil {
+					continue
+				}
+				if !seen[f] {
+					seen[f] = true
+					f.spaces++
+					s.files = append(s.files, f)
+				}
+				slot = f.slot
+			}
+			node.Start[n] = m.start
+			node.Entry[n].End, node.Entry[n].Bias, node.Entry[n].File = m.end, m.start-m.offset, slot
+			n++
+		}
+		node.Entry[spaceEntries].End = s.generation
+		if err := u.nodes.put(id, &node); err != nil {
+			u.dropSpace(s)
+			return nil, err
+		}
+		s.value.First[i], s.value.Node[i] = part[0].start, id
+	}
+	u.spaces[maps] = s
+	return s, nil
+}
+
+// fileOf returns the file of a mapping, with a number; nil if there are too many.
+func (u *unwinder) fileOf(m *mapping, opener func(*mapping) symtab.Opener) *unwindFile {
+	if f := u.files[m.file.id]; f != nil {
+		if f.spaces == 0 || f.state == bpf.ProfileUnwindFileStateFILE_UNLOADED {
+			f.open = opener(m)
+		}
+		return f
+	}
+	var slot uint32
+	switch n := len(u.freeSlots); {
+	case n > 0:
+		slot = u.freeSlots[n-1]
+		u.freeSlots = u.freeSlots[:n-1]
+	case len(u.bySlot) < u.maxFiles:
+		slot = uint32(len(u.bySlot))
+		u.bySlot = append(u.bySlot, nil)
+	default:
+		return nil
+	}
+	f := &unwindFile{id: m.file.id, slot: slot, path: m.file.path, open: opener(m)}
+	u.files[f.id], u.bySlot[slot] = f, f
+	u.setFile(f, &bpf.ProfileUnwindFile{})
+	return f
+}
+
+func (u *unwinder) setFile(f *unwindFile, v *bpf.ProfileUnwindFile) {
+	v.Seen = u.epoch
+	f.state = bpf.ProfileUnwindFileState(v.State)
+	if err := u.objs.Files.Put(f.slot, v); err != nil {
+		level.Warn(u.logger).Log("msg", "cannot tell the kernel of a file", "path", f.path, "err", err)
+	}
+}
+
+// forget takes back what the kernel was told of a process that has gone.
+func (u *unwinder) forget(id identity) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var now bpf.ProfileProcessSpace
+	if u.closed {
+		return
+	}
+	if err := u.objs.Processes.Lookup(id.pid, &now); err == nil && now.Start == uint64(id.start) {
+		_ = u.objs.Processes.Delete(id.pid)
+	}
+	if p := u.pushed[id]; p != nil {
+		delete(u.pushed, id)
+		u.release(p.space)
+	}
+}
+
+func (u *unwinder) release(s *space) {
+	s.processes--
+	u.dropUnused(s)
+}
+
+func (u *unwinder) dropUnused(s *space) {
+	if s.processes == 0 {
+		u.dropSpace(s)
+	}
+}
+
+func (u *unwinder) dropSpace(s *space) {
+	if u.spaces[s.of] == s {
+		delete(u.spaces, s.of)
+	}
+	u.nodes.give(s.nodes)
+	s.nodes = nil
+	for _, f := range s.files {
+		// Without its generation an inode number may be another file's by the next time.
+		if f.spaces--; f.spaces == 0 && f.id.Gen == 0 && f.id.Ino != 0 {
+			u.unload(f)
+		}
+	}
+}
+
+// unload forgets a file's table; the next sample in it asks anew.
+func (u *unwinder) unload(f *unwindFile) {
+	u.setFile(f, &bpf.ProfileUnwindFile{})
+	u.nodes.give(f.nodes)
+	f.nodes, f.rows, f.denied = nil, 0, false
+	if f.spaces == 0 && !f.queued {
+		delete(u.files, f.id)
+		u.bySlot[f.slot] = nil
+		u.freeSlots = append(u.freeSlots, f.slot)
+	}
+}
+
+// evict makes room for a number of nodes: the tables that were not used for longest go
+// first, those of this round and the last one never.
+func (u *unwinder) evict(want int) error {
+	type old struct {
+		f    *unwindFile
+		seen uint32
+	}
+	var can []old
+	for _, f := range u.files {
+		if len(f.nodes) == 0 {
+			continue
+		}
+		var v bpf.ProfileUnwindFile
+		if err := u.objs.Files.Lookup(f.slot, &v); err != nil {
+			return err
+		}
+		if u.epoch-v.Seen > 1 {
+			can = append(can, old{f, v.Seen})
+		}
+	}
+	slices.SortFunc(can, func(a, b old) int { return -cmp.Compare(u.epoch-a.seen, u.epoch-b.seen) })
+	for _, c := range can {
+		if want <= 0 {
+			break
+		}
+		want -= len(c.f.nodes)
+		u.unload(c.f)
+		u.metrics.tablesEvicted.Inc()
+	}
+	if want > 0 {
+		return errNoNodes
+	}
+	return nil
+}
+
+// asked queues the table of a file that a sample of a program ran into.
+func (u *unwinder) asked(slot uint32, maps *mappings, opener func(*mapping) symtab.Opener) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if slot >= uint32(len(u.bySlot)) || u.bySlot[slot] == nil {
+		return
+	}
+	f := u.bySlot[slot]
+	for i := range maps.list {
+		// Who told of the file first may be gone.
+		if m := &maps.list[i]; m.file != nil && m.file.id == f.id {
+			f.open = opener(m)
+			break
+		}
+	}
+	u.enqueue(f)
+}
+
+func (u *unwinder) enqueue(f *unwindFile) {
+	if f.queued || u.closed {
+		return
+	}
+	f.queued = true
+	u.queue = append(u.queue, f)
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+// newRound ages the tables, and lets those be asked for again that there was no room
+// for.
+func (u *unwinder) newRound() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return
+	}
+	u.epoch++
+	if err := u.objs.UnwindEpoch.Set(u.epoch); err != nil {
+		level.Debug(u.logger).Log("msg", "cannot age the unwind tables", "err", err)
+	}
+	for _, f := range u.files {
+		if f.denied && !f.queued {
+			f.denied = false
+			u.setFile(f, &bpf.ProfileUnwindFile{})
+		}
+	}
+	if err := u.nodes.settle(); err != nil {
+		level.Debug(u.logger).Log("msg", "cannot free unwind tables", "err", err)
+	}
+	u.metrics.tableBytes.Set(float64(int64(u.nodes.used) * nodeBytes))
+	u.metrics.tables.Set(float64(len(u.files)))
+}
+
+const nodeBytes = int64(4 * leafRows)
+
+func (u *unwinder) loadLoop(ctx context.Context) {
+	defer close(u.done)
+	for {
+		u.mu.Lock()
+		var f *unwindFile
+		if len(u.queue) > 0 {
+			f = u.queue[0]
+			u.queue = u.queue[1:]
+		}
+		u.mu.Unlock()
+		if f == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-u.wake:
+			}
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		u.load(f)
+	}
+}
+
+// load makes the table of a file and gives it to the kernel.
+func (u *unwinder) load(f *unwindFile) {
+	begun := time.Now()
+	u.mu.Lock()
+	open := f.open
+	u.mu.Unlock()
+	ef, table, err := readTable(f, open)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f.queued = false
+	if u.closed {
+		return
+	}
+	if f.spaces == 0 {
+		u.unload(f)
+		return
+	}
+	if ef == nil && !errors.Is(err, elffile.ErrNotELF) && !errors.Is(err, elffile.ErrUnsupported) && !errors.Is(err, elffile.ErrCorrupt) {
+		// Not readable now: its process may have gone while another has it.
+		f.denied = true
+		u.metrics.tableErrors.Inc()
+		level.Debug(u.logger).Log("msg", "cannot read a file's call frame information", "path", f.path, "err", err)
+		return
+	}
+	if ef == nil {
+		level.Debug(u.logger).Log("msg", "no unwind table", "path", f.path, "err", err)
+		u.metrics.tableErrors.Inc()
+		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
+		return
+	}
+	if err != nil && !errors.Is(err, unwind.ErrNoFrames) {
+		level.Debug(u.logger).Log("msg", "the call frame information is not whole", "path", f.path, "err", err)
+	}
+	gap := uint16(ruleNone)
+	if isGo(ef) {
+		gap = ruleGoChain
+	} else if table == nil {
+		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
+		return
+	}
+	if table == nil {
+		table = &unwind.Table{}
+	}
+	rows := rowsOf(ef, table, u.number, gap)
+	if len(rows) == 0 {
+		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
+		return
+	}
+	t, err := u.nodes.plant(rows)
+	if errors.Is(err, errNoNodes) {
+		if err = u.evict(nodesFor(len(leavesOf(rows)))); err == nil {
+			t, err = u.nodes.plant(rows)
+		}
+	}
+	if err != nil {
+		// It stays asked for, so that no sample asks again before the next round.
+		f.denied = true
+		u.metrics.tablesDenied.Inc()
+		level.Debug(u.logger).Log("msg", "cannot keep an unwind table", "path", f.path, "rows", len(rows), "err", err)
+		return
+	}
+	f.nodes, f.rows = t.nodes, len(rows)
+	u.setFile(f, &bpf.ProfileUnwindFile{
+		State: uint32(bpf.ProfileUnwindFileStateFILE_LOADED), Root: t.root, Levels: t.levels, Base: t.base,
+	})
+	u.metrics.tableRows.Add(float64(len(rows)))
+	u.metrics.tableSeconds.Observe(time.Since(begun).Seconds())
+}
+
+// readTable reads the call frame information of a file. The ELF file is nil if the file
+// is none, or could not be opened.
+func readTable(f *unwindFile, open symtab.Opener) (*elffile.File, *unwind.Table, error) {
+	if f.id.Ino == 0 {
+		ef, err := symtab.OwnVDSO()
+		if err != nil {
+			return nil, nil, err
+		}
+		t, err := unwind.Read(ef, nil, unwind.Options{})
+		return ef, t, err
+	}
+	file, err := open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = file.Close() }() // only read from
+	size, err := regularSize(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	ef, err := elffile.Open(file, min(size, maxTableFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := unwind.Read(ef, nil, unwind.Options{})
+	return ef, t, err
+}
+
+func regularSize(f *os.File) (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if !st.Mode().IsRegular() {
+		return 0, fmt.Errorf("%s is no regular file", f.Name())
+	}
+	return st.Size(), nil
+}
+
+// isGo says whether a file has code that the Go compiler made, which keeps frame
+// pointers and has no call frame information of the usual kind.
+func isGo(f *elffile.File) bool {
+	return f.Section(".gopclntab") != nil || f.Section(".data.rel.ro.gopclntab") != nil || f.Section(".go.buildinfo") != nil
+}
+
+// number gives a rule its number in the kernel.
+func (u *unwinder) number(r unwind.Rule) uint16 {
+	if r.CFA == unwind.CFAUnsupported {
+		return ruleUnsupported
+	}
+	if n, ok := u.rules[r]; ok {
+		return n
+	}
+	n := firstRule + len(u.rules)
+	if n >= u.maxRules {
+		return ruleUnsupported
+	}
+	v := bpf.ProfileUnwindRule{
+		CfaOff: r.CFAOffset, Deref: r.Deref, FpOff: r.FPOffset, RaOff: r.RAOffset,
+		Cfa: uint8(cfaKinds[r.CFA]), Fp: uint8(savedKinds[r.FP]), Ra: uint8(savedKinds[r.RA]), Reg: r.Reg,
+	}
+	if r.Signal {
+		v.Signal = 1
+	}
+	if err := u.objs.Rules.Put(uint32(n), &v); err != nil {
+		level.Warn(u.logger).Log("msg", "cannot write an unwind rule", "err", err)
+		return ruleUnsupported
+	}
+	u.rules[r] = uint16(n)
+	return uint16(n)
+}
+
+var cfaKinds = map[unwind.CFA]bpf.ProfileCfaKind{
+	unwind.CFAEnd:      bpf.ProfileCfaKindCFA_END,
+	unwind.CFASP:       bpf.ProfileCfaKindCFA_SP,
+	unwind.CFAFP:       bpf.ProfileCfaKindCFA_FP,
+	unwind.CFARegister: bpf.ProfileCfaKindCFA_REGISTER,
+	unwind.CFASPDeref:  bpf.ProfileCfaKindCFA_SP_DEREF,
+	unwind.CFAFPDeref:  bpf.ProfileCfaKindCFA_FP_DEREF,
+	unwind.CFAPLT:      bpf.ProfileCfaKindCFA_PLT,
+}
+
+var savedKinds = map[unwind.Saved]bpf.ProfileSavedKind{
+	unwind.SavedSame: bpf.ProfileSavedKindSAVED_SAME,
+	unwind.SavedLost: bpf.ProfileSavedKindSAVED_LOST,
+	unwind.SavedCFA:  bpf.ProfileSavedKindSAVED_CFA,
+	unwind.SavedSP:   bpf.ProfileSavedKindSAVED_SP,
+	unwind.SavedFP:   bpf.ProfileSavedKindSAVED_FP,
+}
+
+// memory is what the segments take, in bytes.
+func (u *unwinder) memory() int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return int64(len(u.nodes.segments)) * int64(u.nodes.perSeg) * nodeBytes
+}
