@@ -175,7 +175,8 @@ const (
 	ProfileStackEndSTACK_NO_TABLE        ProfileStackEnd = 9
 	ProfileStackEndSTACK_NO_ROW          ProfileStackEnd = 10
 	ProfileStackEndSTACK_UNSUPPORTED_ROW ProfileStackEnd = 11
-	ProfileStackEndSTACK_END_MAX         ProfileStackEnd = 12
+	ProfileStackEndSTACK_EXITING         ProfileStackEnd = 12
+	ProfileStackEndSTACK_END_MAX         ProfileStackEnd = 13
 )
 
 type ProfileTableInner struct {

@@ -210,6 +210,7 @@ var endNames = [bpf.ProfileStackEndSTACK_END_MAX]string{
 	bpf.ProfileStackEndSTACK_NO_TABLE:        "no_table",
 	bpf.ProfileStackEndSTACK_NO_ROW:          "no_row",
 	bpf.ProfileStackEndSTACK_UNSUPPORTED_ROW: "unsupported_row",
+	bpf.ProfileStackEndSTACK_EXITING:         "exiting",
 }
 
 // interrupted is FRAME_INTERRUPTED of c/spanflame.h.

@@ -173,6 +173,17 @@ func rowsOf(f *elffile.File, t *unwind.Table, number func(unwind.Rule) uint16, g
 	return rows
 }
 
+// overlay puts rows in the place of those of another table, up to end.
+func overlay(rows, over []row, end uint32) []row {
+	lo, _ := slices.BinarySearchFunc(rows, over[0], byOffset)
+	hi, exact := slices.BinarySearchFunc(rows, row{offset: end}, byOffset)
+	out := slices.Concat(rows[:lo], over)
+	if !exact && hi > 0 {
+		out = append(out, row{end, rows[hi-1].rule})
+	}
+	return append(out, rows[hi:]...)
+}
+
 func byOffset(a, b row) int {
 	switch {
 	case a.offset < b.offset:

@@ -3,6 +3,7 @@ package ebpfspy
 import (
 	"cmp"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
+	"golang.org/x/sys/unix"
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/elffile"
@@ -50,7 +52,7 @@ type unwinder struct {
 
 	mu        sync.Mutex // guards the rest; held over system calls on maps, not over files
 	nodes     *nodes
-	rules     map[unwind.Rule]uint16
+	rules     map[bpf.ProfileUnwindRule]uint16
 	maxRules  int
 	maxFiles  int
 	files     map[symtab.FileID]*unwindFile
@@ -74,12 +76,21 @@ type unwindFile struct {
 	slot   uint32
 	path   string
 	state  bpf.ProfileUnwindFileState
-	nodes  []uint32
-	rows   int
-	spaces int // that name it
+	tree   tree // without nodes: there is none
+	stamp  stamp
+	spaces int    // that name it
+	idle   uint32 // epoch since when none does
 	open   symtab.Opener
 	queued bool
-	denied bool // there was no room
+	denied bool // there was no room, or the file could not be read
+}
+
+// stamp tells whether a file is still the one that was read: an inode number may be
+// another file's by the next time.
+type stamp struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime unix.Timespec
 }
 
 // space is the mappings of one or more processes, in nodes.
@@ -103,7 +114,7 @@ func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner 
 	u := &unwinder{
 		logger: logger, metrics: m, objs: objs,
 		nodes:    newNodes(objs.Segments, inner, maxSegments),
-		rules:    map[unwind.Rule]uint16{},
+		rules:    map[bpf.ProfileUnwindRule]uint16{},
 		maxRules: int(objs.Rules.MaxEntries()), maxFiles: int(objs.Files.MaxEntries()),
 		files: map[symtab.FileID]*unwindFile{}, spaces: map[*mappings]*space{}, pushed: map[identity]*pushed{},
 		bySlot: []*unwindFile{nil},
@@ -184,6 +195,9 @@ func (u *unwinder) putProcess(id identity, p *pushed) error {
 // the stacks that run into them say that they know no mapping.
 func (u *unwinder) newSpace(maps *mappings, opener func(*mapping) symtab.Opener) (*space, error) {
 	list := maps.list
+	for len(list) > 0 && list[len(list)-1].end >= noAddress {
+		list = list[:len(list)-1] // [vsyscall]
+	}
 	if len(list) > spaceEntries*spaceNodes {
 		list = list[:spaceEntries*spaceNodes]
 	}
@@ -243,8 +257,13 @@ func (u *unwinder) newSpace(maps *mappings, opener func(*mapping) symtab.Opener)
 // fileOf returns the file of a mapping, with a number; nil if there are too many.
 func (u *unwinder) fileOf(m *mapping, opener func(*mapping) symtab.Opener) *unwindFile {
 	if f := u.files[m.file.id]; f != nil {
-		if f.spaces == 0 || f.state == bpf.ProfileUnwindFileStateFILE_UNLOADED {
+		if f.spaces == 0 {
 			f.open = opener(m)
+			if len(f.tree.nodes) > 0 && f.id.Ino != 0 && f.id.Gen == 0 {
+				// Nobody had it: it may be another by now.
+				u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_ASKED)})
+				u.enqueue(f)
+			}
 		}
 		return f
 	}
@@ -308,9 +327,8 @@ func (u *unwinder) dropSpace(s *space) {
 	u.nodes.give(s.nodes)
 	s.nodes = nil
 	for _, f := range s.files {
-		// Without its generation an inode number may be another file's by the next time.
-		if f.spaces--; f.spaces == 0 && f.id.Gen == 0 && f.id.Ino != 0 {
-			u.unload(f)
+		if f.spaces--; f.spaces == 0 {
+			f.idle = u.epoch
 		}
 	}
 }
@@ -318,8 +336,8 @@ func (u *unwinder) dropSpace(s *space) {
 // unload forgets a file's table; the next sample in it asks anew.
 func (u *unwinder) unload(f *unwindFile) {
 	u.setFile(f, &bpf.ProfileUnwindFile{})
-	u.nodes.give(f.nodes)
-	f.nodes, f.rows, f.denied = nil, 0, false
+	u.nodes.give(f.tree.nodes)
+	f.tree, f.denied = tree{}, false
 	if f.spaces == 0 && !f.queued {
 		delete(u.files, f.id)
 		u.bySlot[f.slot] = nil
@@ -336,7 +354,7 @@ func (u *unwinder) evict(want int) error {
 	}
 	var can []old
 	for _, f := range u.files {
-		if len(f.nodes) == 0 {
+		if len(f.tree.nodes) == 0 || f.queued {
 			continue
 		}
 		var v bpf.ProfileUnwindFile
@@ -352,7 +370,7 @@ func (u *unwinder) evict(want int) error {
 		if want <= 0 {
 			break
 		}
-		want -= len(c.f.nodes)
+		want -= len(c.f.tree.nodes)
 		u.unload(c.f)
 		u.metrics.tablesEvicted.Inc()
 	}
@@ -405,6 +423,10 @@ func (u *unwinder) newRound() {
 		level.Debug(u.logger).Log("msg", "cannot age the unwind tables", "err", err)
 	}
 	for _, f := range u.files {
+		if f.spaces == 0 && !f.queued && u.epoch-f.idle > idleRounds {
+			u.unload(f)
+			continue
+		}
 		if f.denied && !f.queued {
 			f.denied = false
 			u.setFile(f, &bpf.ProfileUnwindFile{})
@@ -416,6 +438,10 @@ func (u *unwinder) newRound() {
 	u.metrics.tableBytes.Set(float64(int64(u.nodes.used) * nodeBytes))
 	u.metrics.tables.Set(float64(len(u.files)))
 }
+
+// idleRounds is how long the table of a file is kept that nobody maps: ten minutes at
+// the default interval.
+const idleRounds = 40
 
 const nodeBytes = int64(4 * leafRows)
 
@@ -448,17 +474,20 @@ func (u *unwinder) loadLoop(ctx context.Context) {
 func (u *unwinder) load(f *unwindFile) {
 	begun := time.Now()
 	u.mu.Lock()
-	open := f.open
+	open, known := f.open, f.stamp
+	if len(f.tree.nodes) == 0 {
+		known = stamp{}
+	}
 	u.mu.Unlock()
-	ef, table, err := readTable(f, open)
+	ef, table, err := readTable(f, open, &known)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	f.queued = false
 	if u.closed {
 		return
 	}
-	if f.spaces == 0 {
-		u.unload(f)
+	if errors.Is(err, errSame) {
+		u.setLoaded(f)
 		return
 	}
 	if ef == nil && !errors.Is(err, elffile.ErrNotELF) && !errors.Is(err, elffile.ErrUnsupported) && !errors.Is(err, elffile.ErrCorrupt) {
@@ -468,6 +497,11 @@ func (u *unwinder) load(f *unwindFile) {
 		level.Debug(u.logger).Log("msg", "cannot read a file's call frame information", "path", f.path, "err", err)
 		return
 	}
+	if len(f.tree.nodes) > 0 {
+		u.nodes.give(f.tree.nodes)
+		f.tree = tree{}
+	}
+	f.stamp = known
 	if ef == nil {
 		level.Debug(u.logger).Log("msg", "no unwind table", "path", f.path, "err", err)
 		u.metrics.tableErrors.Inc()
@@ -488,6 +522,11 @@ func (u *unwinder) load(f *unwindFile) {
 		table = &unwind.Table{}
 	}
 	rows := rowsOf(ef, table, u.number, gap)
+	if gap == ruleGoChain {
+		if rows, err = u.withGo(rows, ef); err != nil {
+			level.Debug(u.logger).Log("msg", "Go's functions are unwound by frame pointers alone", "path", f.path, "err", err)
+		}
+	}
 	if len(rows) == 0 {
 		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
 		return
@@ -505,17 +544,25 @@ func (u *unwinder) load(f *unwindFile) {
 		level.Debug(u.logger).Log("msg", "cannot keep an unwind table", "path", f.path, "rows", len(rows), "err", err)
 		return
 	}
-	f.nodes, f.rows = t.nodes, len(rows)
-	u.setFile(f, &bpf.ProfileUnwindFile{
-		State: uint32(bpf.ProfileUnwindFileStateFILE_LOADED), Root: t.root, Levels: t.levels, Base: t.base,
-	})
+	f.tree = t
+	u.setLoaded(f)
 	u.metrics.tableRows.Add(float64(len(rows)))
 	u.metrics.tableSeconds.Observe(time.Since(begun).Seconds())
 }
 
-// readTable reads the call frame information of a file. The ELF file is nil if the file
-// is none, or could not be opened.
-func readTable(f *unwindFile, open symtab.Opener) (*elffile.File, *unwind.Table, error) {
+func (u *unwinder) setLoaded(f *unwindFile) {
+	u.setFile(f, &bpf.ProfileUnwindFile{
+		State: uint32(bpf.ProfileUnwindFileStateFILE_LOADED), Root: f.tree.root, Levels: f.tree.levels, Base: f.tree.base,
+	})
+}
+
+// errSame says that a file has not changed since its table was made.
+var errSame = errors.New("the file is the same")
+
+// readTable reads the call frame information of a file, unless that has the stamp
+// already, which it sets. The ELF file is nil if the file is none, or could not be
+// opened.
+func readTable(f *unwindFile, open symtab.Opener, known *stamp) (*elffile.File, *unwind.Table, error) {
 	if f.id.Ino == 0 {
 		ef, err := symtab.OwnVDSO()
 		if err != nil {
@@ -529,11 +576,15 @@ func readTable(f *unwindFile, open symtab.Opener) (*elffile.File, *unwind.Table,
 		return nil, nil, err
 	}
 	defer func() { _ = file.Close() }() // only read from
-	size, err := regularSize(file)
+	now, err := stampOf(file)
 	if err != nil {
 		return nil, nil, err
 	}
-	ef, err := elffile.Open(file, min(size, maxTableFile))
+	if now == *known {
+		return nil, nil, errSame
+	}
+	*known = now
+	ef, err := elffile.Open(file, min(now.size, maxTableFile))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -541,15 +592,15 @@ func readTable(f *unwindFile, open symtab.Opener) (*elffile.File, *unwind.Table,
 	return ef, t, err
 }
 
-func regularSize(f *os.File) (int64, error) {
-	st, err := f.Stat()
-	if err != nil {
-		return 0, err
+func stampOf(f *os.File) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return stamp{}, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
-	if !st.Mode().IsRegular() {
-		return 0, fmt.Errorf("%s is no regular file", f.Name())
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return stamp{}, fmt.Errorf("%s is no regular file", f.Name())
 	}
-	return st.Size(), nil
+	return stamp{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}, nil
 }
 
 // isGo says whether a file has code that the Go compiler made, which keeps frame
@@ -563,13 +614,6 @@ func (u *unwinder) number(r unwind.Rule) uint16 {
 	if r.CFA == unwind.CFAUnsupported {
 		return ruleUnsupported
 	}
-	if n, ok := u.rules[r]; ok {
-		return n
-	}
-	n := firstRule + len(u.rules)
-	if n >= u.maxRules {
-		return ruleUnsupported
-	}
 	v := bpf.ProfileUnwindRule{
 		CfaOff: r.CFAOffset, Deref: r.Deref, FpOff: r.FPOffset, RaOff: r.RAOffset,
 		Cfa: uint8(cfaKinds[r.CFA]), Fp: uint8(savedKinds[r.FP]), Ra: uint8(savedKinds[r.RA]), Reg: r.Reg,
@@ -577,12 +621,52 @@ func (u *unwinder) number(r unwind.Rule) uint16 {
 	if r.Signal {
 		v.Signal = 1
 	}
+	return u.numberOf(v)
+}
+
+func (u *unwinder) numberOf(v bpf.ProfileUnwindRule) uint16 {
+	if n, ok := u.rules[v]; ok {
+		return n
+	}
+	n := firstRule + len(u.rules)
+	if n >= u.maxRules {
+		return ruleUnsupported
+	}
 	if err := u.objs.Rules.Put(uint32(n), &v); err != nil {
 		level.Warn(u.logger).Log("msg", "cannot write an unwind rule", "err", err)
 		return ruleUnsupported
 	}
-	u.rules[r] = uint16(n)
+	u.rules[v] = uint16(n)
 	return uint16(n)
+}
+
+// withGo lays rows for Go's functions over those of a file. Go's code keeps frame
+// pointers; a function that runs, though, may not have set up its own, or may have
+// none: there the distance of the stack pointer is what counts.
+func (u *unwinder) withGo(rows []row, ef *elffile.File) ([]row, error) {
+	var over []row
+	end, err := symtab.GoFrames(ef, func(f symtab.GoFrame) {
+		off, ok := ef.OffsetOf(f.Addr)
+		if !ok || off > 0xffffffff || len(over) > 0 && uint32(off) < over[len(over)-1].offset {
+			return
+		}
+		rule := uint16(ruleGoChain)
+		switch {
+		case f.Top:
+			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_END)})
+		case f.Below >= 0 && ef.Machine == elf.EM_X86_64:
+			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_GO_CHAIN), CfaOff: f.Below + 8})
+		}
+		if n := len(over); n > 0 && over[n-1].rule == rule {
+			return
+		}
+		over = append(over, row{uint32(off), rule})
+	})
+	last, ok := ef.OffsetOf(end - 1)
+	if err != nil || len(over) == 0 || !ok || last >= 0xffffffff {
+		return rows, err
+	}
+	return overlay(rows, over, uint32(last)+1), nil
 }
 
 var cfaKinds = map[unwind.CFA]bpf.ProfileCfaKind{

@@ -19,7 +19,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define ROUNDS 2
 #define EEXIST 17
-#define PF_KTHREAD 0x00200000 /* include/linux/sched.h */
+#define PF_EXITING 0x00000004 /* include/linux/sched.h */
+#define PF_KTHREAD 0x00200000
 
 /* Written by the agent while the programs run. */
 volatile u32 current_round = 0;
@@ -182,7 +183,7 @@ __noinline int unwind_frame(u32 n)
 	return 0;
 }
 
-static __always_inline void user_stack(struct bpf_perf_event_data *ctx, struct scratch *s, enum cpu_mode mode)
+static __always_inline void user_stack(struct bpf_perf_event_data *ctx, struct scratch *s, enum cpu_mode mode, bool exiting)
 {
 	struct walker *w = &s->walker;
 	u32 n;
@@ -200,9 +201,9 @@ static __always_inline void user_stack(struct bpf_perf_event_data *ctx, struct s
 	s->words[0] = w->ip;
 	w->hash = hash_step(hash_seed, w->ip);
 	s->key.user_len = 1;
-	if (mode == MODE_USER32) {
+	if (mode == MODE_USER32 || exiting) {
 		s->key.user_hash = w->hash | 1;
-		s->key.user_end = STACK_UNSUPPORTED_ABI;
+		s->key.user_end = exiting ? STACK_EXITING : STACK_UNSUPPORTED_ABI;
 		return;
 	}
 	w->tgid = s->key.tgid;
@@ -287,9 +288,8 @@ static __always_inline bool keep(u32 r, struct scratch *s, u32 n, struct sample_
 	return true;
 }
 
-/* Fills in which program of which process the sample is of. True if the thread is
- * one of the kernel's. */
-static __always_inline bool identify(struct sample_key *key)
+/* Fills in which program of which process the sample is of. Returns the thread's flags. */
+static __always_inline u32 identify(struct sample_key *key)
 {
 	unsigned int flags;
 
@@ -307,7 +307,7 @@ static __always_inline bool identify(struct sample_key *key)
 		key->exec_id = (u32)BPF_CORE_READ(task, self_exec_id);
 		flags = BPF_CORE_READ(task, flags);
 	}
-	return flags & PF_KTHREAD;
+	return flags;
 }
 
 SEC("perf_event")
@@ -318,7 +318,7 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 	struct sample_value *seen, fresh = {};
 	struct scratch *s;
 	enum cpu_mode mode;
-	bool kthread;
+	u32 flags;
 	void *table;
 	long err;
 
@@ -335,7 +335,7 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 
 	__builtin_memset(&s->key, 0, sizeof(s->key));
 	s->key.tgid = tgid;
-	kthread = identify(&s->key);
+	flags = identify(&s->key);
 
 	if (have_excluded) {
 		u64 *ticks = bpf_map_lookup_elem(&excluded, &tgid);
@@ -352,8 +352,8 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 		bpf_get_current_comm(s->key.comm, sizeof(s->key.comm));
 
 	mode = mode_of_ctx(ctx);
-	if (want_user && !kthread)
-		user_stack(ctx, s, mode);
+	if (want_user && !(flags & PF_KTHREAD))
+		user_stack(ctx, s, mode, flags & PF_EXITING);
 	if (want_kernel && mode == MODE_KERNEL)
 		kernel_stack(ctx, s);
 

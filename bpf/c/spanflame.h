@@ -33,7 +33,8 @@ enum stack_end {
 	STACK_NO_TABLE = 9,        /* the file has no call frame information */
 	STACK_NO_ROW = 10,         /* the file's call frame information does not cover the address */
 	STACK_UNSUPPORTED_ROW = 11, /* what it says of the address cannot be expressed */
-	STACK_END_MAX = 12,
+	STACK_EXITING = 12,        /* the thread is about to end, and its memory may be gone */
+	STACK_END_MAX = 13,
 };
 
 /* Counters of a round. Taken is the sum of all others and of the counts. */
@@ -176,7 +177,8 @@ enum cfa_kind {
 	CFA_FP_DEREF = 7,
 	CFA_PLT = 8,      /* sp, and 8 more from byte deref of each 16 bytes of code on */
 	CFA_CHAIN = 9,    /* by frame pointers */
-	CFA_GO_CHAIN = 10, /* the same; Go may have changed to another stack */
+	CFA_GO_CHAIN = 10, /* the same; Go may have changed to another stack. cfa_off, if not
+	                    * 0, is for the innermost frame, from sp */
 };
 
 /* Where the caller's value of a register is. */

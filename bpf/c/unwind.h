@@ -243,7 +243,19 @@ static __always_inline int step_by_rule(struct walker *w, struct unwind_rule *r,
 	case CFA_CHAIN:
 		return step_by_chain(w, false);
 	case CFA_GO_CHAIN:
-		return step_by_chain(w, true);
+		if (!innermost || !r->cfa_off)
+			return step_by_chain(w, true);
+		/* Its frame may not be in the chain yet, or never: the stack pointer is cfa_off
+		 * below the caller's. A frame of its own begins with the caller's fp. */
+		cfa = w->sp + (s64)r->cfa_off;
+		if (!read_word(&ip, cfa - 8))
+			return STACK_BAD_MEMORY;
+		if (r->cfa_off > 8 && !read_word(&fp, cfa - 16))
+			return STACK_BAD_MEMORY;
+		w->ip = ip;
+		w->sp = cfa;
+		w->fp = fp;
+		return 0;
 	default:
 		return STACK_UNSUPPORTED_ROW;
 	}

@@ -1,0 +1,142 @@
+package symtab
+
+import (
+	"fmt"
+
+	"github.com/spanflame/spanflame/internal/elffile"
+)
+
+// GoFrame says how far the stack pointer is from the return address, from an address
+// of Go code on.
+type GoFrame struct {
+	Addr VirtAddr
+	// Below is by how many bytes the stack pointer is below the return address; -1 if
+	// that is not known, as in code that changes to another stack.
+	Below int32
+	// Top says that the function has no caller.
+	Top bool
+}
+
+// Flags of functions: internal/abi/symtab.go.
+const (
+	goFlagTopFrame = 1
+	goFlagSPWrite  = 2
+)
+
+// GoFrames calls add for the Go functions of a program, in the order of addresses, and
+// returns where the last one ends. It calls nothing and returns 0 for programs without,
+// or from before Go 1.18. Source: runtime/symtab.go (pcsp), runtime/runtime2.go (_func).
+func GoFrames(f *elffile.File, add func(GoFrame)) (end VirtAddr, err error) {
+	at, off, size, ok := findGoTable(f)
+	if !ok {
+		return 0, nil
+	}
+	g, err := readGoFuncs(f, at, off, size)
+	if err != nil {
+		return 0, errGoTable(err)
+	}
+	if g.version < go118 {
+		return 0, nil
+	}
+	lay, err := newLayout(f)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := g.locate(lay); err != nil {
+		return 0, errGoTable(err)
+	}
+	funcs := window{g: g, b: make([]byte, 0, 64<<10)}
+	values := window{g: g, b: make([]byte, 0, 64<<10)}
+	n := g.fixedLen()
+	for i := range g.offs {
+		b, err := funcs.bytes(g.funcAt+uint64(g.offs[i]), n)
+		if err != nil {
+			return 0, errGoTable(err)
+		}
+		entry := g.base + VirtAddr(g.starts[i])
+		name, pcsp, flags := le.Uint32(b[4:]), le.Uint32(b[16:]), b[n-3]
+		switch {
+		case le.Uint32(b) != g.starts[i]:
+			return 0, errGoTable(corrupt("function %d: its description is that of another", i))
+		case flags&goFlagTopFrame != 0:
+			add(GoFrame{Addr: entry, Top: true})
+			continue
+		case flags&goFlagSPWrite != 0:
+			s, _ := g.readString(g.nameAt + uint64(name))
+			add(GoFrame{Addr: entry, Below: -1, Top: s == "runtime.mcall"}) // which never returns to its caller
+			continue
+		}
+		if err := g.eachDelta(&values, pcsp, func(pc uint64, below int32) {
+			add(GoFrame{Addr: entry + VirtAddr(pc), Below: below})
+		}); err != nil {
+			return 0, errGoTable(fmt.Errorf("function %d: %w", i, err))
+		}
+	}
+	return g.base + VirtAddr(g.starts[len(g.offs)]), nil
+}
+
+// eachDelta goes through a table of values by address.
+func (g *goFuncs) eachDelta(r *window, table uint32, fn func(pc uint64, below int32)) error {
+	if table == 0 {
+		fn(0, -1)
+		return nil
+	}
+	at := g.pcAt + uint64(table)
+	val, pc := int32(-1), uint64(0)
+	for step := range maxPCSteps {
+		d, err := r.varint(&at)
+		if err != nil {
+			return err
+		}
+		if d == 0 && step > 0 {
+			return nil
+		}
+		val += int32(-(d & 1) ^ d>>1)
+		fn(pc, max(val, -1))
+		n, err := r.varint(&at)
+		if err != nil {
+			return err
+		}
+		pc += uint64(n) * uint64(g.quantum)
+	}
+	return corrupt("endless table of values")
+}
+
+// window reads a function table in large pieces.
+type window struct {
+	g    *goFuncs
+	from uint64
+	b    []byte
+}
+
+// bytes returns n bytes from an offset in the table. They hold until the next call.
+func (w *window) bytes(at uint64, n int) ([]byte, error) {
+	if at < w.from || at+uint64(n) > w.from+uint64(len(w.b)) {
+		if at >= w.g.size || uint64(n) > w.g.size-at {
+			return nil, corrupt("%d bytes at %#x of a function table of %d bytes", n, at, w.g.size)
+		}
+		w.b = w.b[:min(uint64(cap(w.b)), w.g.size-at)]
+		if err := w.g.read(w.b, at); err != nil {
+			w.b = w.b[:0]
+			return nil, err
+		}
+		w.from = at
+	}
+	return w.b[at-w.from:][:n], nil
+}
+
+func (w *window) varint(at *uint64) (uint32, error) {
+	v := uint32(0)
+	for shift := 0; shift < 35; shift += 7 {
+		b, err := w.bytes(*at, 1)
+		if err != nil {
+			return 0, err
+		}
+		*at++
+		v |= uint32(b[0]&0x7f) << shift
+		if b[0]&0x80 == 0 {
+			return v, nil
+		}
+	}
+	return 0, corrupt("number of more than 32 bits")
+}
