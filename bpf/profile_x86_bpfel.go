@@ -118,6 +118,7 @@ const (
 	ProfileSavedKindSAVED_CFA  ProfileSavedKind = 2
 	ProfileSavedKindSAVED_SP   ProfileSavedKind = 3
 	ProfileSavedKindSAVED_FP   ProfileSavedKind = 4
+	ProfileSavedKindSAVED_REG  ProfileSavedKind = 5
 )
 
 type ProfileScratch struct {

@@ -20,9 +20,13 @@ import (
 )
 
 const (
-	// Events are taken in at most this often. A process that lives shorter is known
-	// from its events and from its parent alone.
-	pumpInterval = 5 * time.Millisecond
+	// Events are taken in at most this often: soon, so that the kernel knows what a new
+	// process has mapped before it is sampled for the first time, but seldom when there
+	// are many. A process that lives shorter is known from its events and from its parent
+	// alone.
+	pumpInterval     = time.Millisecond
+	busyPumpInterval = 5 * time.Millisecond
+	busyEvents       = 100 // in one pumpInterval
 	// How often to look for CPUs that came or went.
 	cpuInterval = time.Second
 	// How often to compare the table of processes with /proc.
@@ -51,6 +55,7 @@ func monotonic() uint64 {
 func (s *Session) pumpLoop(ctx context.Context) {
 	defer s.wg.Done()
 	lastCPUs, lastRepair := time.Now(), time.Now()
+	taken := 0
 	timer := time.NewTimer(pumpInterval)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -58,13 +63,17 @@ func (s *Session) pumpLoop(ctx context.Context) {
 		if err != nil {
 			level.Error(s.logger).Log("msg", "cannot wait for the kernel's events; they are polled", "err", err)
 		}
-		timer.Reset(pumpInterval)
+		interval := pumpInterval
+		if taken > busyEvents {
+			interval = busyPumpInterval
+		}
+		timer.Reset(interval)
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		s.pump()
+		taken = s.pump()
 		if time.Since(lastCPUs) >= cpuInterval {
 			lastCPUs = time.Now()
 			s.followCPUs()
@@ -78,12 +87,12 @@ func (s *Session) pumpLoop(ctx context.Context) {
 
 // pump reads all that the rings hold and applies what is not newer than the
 // reading, in the order of time: an event of one CPU may be read before an older
-// one of another.
-func (s *Session) pump() {
+// one of another. It returns how many events that was.
+func (s *Session) pump() int {
 	s.pumpMu.Lock()
 	defer s.pumpMu.Unlock()
 	if s.kern == nil {
-		return
+		return 0
 	}
 	now := monotonic()
 	s.asks = s.asks[:0]
@@ -123,6 +132,7 @@ func (s *Session) pump() {
 	for _, p := range reads {
 		s.readFacts(p)
 	}
+	return n
 }
 
 func (s *Session) readRings() {

@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"sync"
@@ -479,7 +480,16 @@ func (u *unwinder) load(f *unwindFile) {
 		known = stamp{}
 	}
 	u.mu.Unlock()
-	ef, table, err := readTable(f, open, &known)
+	ef, closer, err := openELF(f, open, &known)
+	if closer != nil {
+		defer func() { _ = closer.Close() }() // only read from
+	}
+	var table *unwind.Table
+	golang := false
+	if err == nil {
+		golang = isGo(ef)
+		table, err = unwind.Read(ef, nil, unwind.Options{SkipDebugFrame: golang})
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	f.queued = false
@@ -512,7 +522,7 @@ func (u *unwinder) load(f *unwindFile) {
 		level.Debug(u.logger).Log("msg", "the call frame information is not whole", "path", f.path, "err", err)
 	}
 	gap := uint16(ruleNone)
-	if isGo(ef) {
+	if golang {
 		gap = ruleGoChain
 	} else if table == nil {
 		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
@@ -522,7 +532,7 @@ func (u *unwinder) load(f *unwindFile) {
 		table = &unwind.Table{}
 	}
 	rows := rowsOf(ef, table, u.number, gap)
-	if gap == ruleGoChain {
+	if golang {
 		if rows, err = u.withGo(rows, ef); err != nil {
 			level.Debug(u.logger).Log("msg", "Go's functions are unwound by frame pointers alone", "path", f.path, "err", err)
 		}
@@ -559,37 +569,26 @@ func (u *unwinder) setLoaded(f *unwindFile) {
 // errSame says that a file has not changed since its table was made.
 var errSame = errors.New("the file is the same")
 
-// readTable reads the call frame information of a file, unless that has the stamp
-// already, which it sets. The ELF file is nil if the file is none, or could not be
-// opened.
-func readTable(f *unwindFile, open symtab.Opener, known *stamp) (*elffile.File, *unwind.Table, error) {
+// openELF opens a file, unless that has the stamp already, which it sets.
+func openELF(f *unwindFile, open symtab.Opener, known *stamp) (*elffile.File, io.Closer, error) {
 	if f.id.Ino == 0 {
 		ef, err := symtab.OwnVDSO()
-		if err != nil {
-			return nil, nil, err
-		}
-		t, err := unwind.Read(ef, nil, unwind.Options{})
-		return ef, t, err
+		return ef, nil, err
 	}
 	file, err := open()
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = file.Close() }() // only read from
 	now, err := stampOf(file)
 	if err != nil {
-		return nil, nil, err
+		return nil, file, err
 	}
 	if now == *known {
-		return nil, nil, errSame
+		return nil, file, errSame
 	}
 	*known = now
 	ef, err := elffile.Open(file, min(now.size, maxTableFile))
-	if err != nil {
-		return nil, nil, err
-	}
-	t, err := unwind.Read(ef, nil, unwind.Options{})
-	return ef, t, err
+	return ef, file, err
 }
 
 func stampOf(f *os.File) (stamp, error) {
@@ -685,6 +684,7 @@ var savedKinds = map[unwind.Saved]bpf.ProfileSavedKind{
 	unwind.SavedCFA:  bpf.ProfileSavedKindSAVED_CFA,
 	unwind.SavedSP:   bpf.ProfileSavedKindSAVED_SP,
 	unwind.SavedFP:   bpf.ProfileSavedKindSAVED_FP,
+	unwind.SavedReg:  bpf.ProfileSavedKindSAVED_REG,
 }
 
 // memory is what the segments take, in bytes.

@@ -58,6 +58,7 @@ const (
 	inCFA
 	inSP
 	inFP
+	inReg
 	inUnknown // in what the tables cannot express
 )
 
@@ -165,9 +166,12 @@ func (m *machine) exec(program []byte, at VirtAddr, loc *VirtAddr, end VirtAddr)
 		case opSameValue:
 			m.save(b.uleb(), place{kind: inSame})
 		case opRegister:
-			r := b.uleb()
-			b.uleb()
-			m.save(r, place{kind: inUnknown})
+			r, from := b.uleb(), b.uleb()
+			p := place{kind: inUnknown}
+			if from < uint64(m.arch.registers) {
+				p = place{inReg, int64(from)}
+			}
+			m.save(r, p)
 		case opRememberState:
 			if len(m.stack) >= maxRemembered {
 				return false
@@ -315,6 +319,8 @@ func saved(p place, kind *Saved, off *int32) bool {
 		*kind = SavedSP
 	case inFP:
 		*kind = SavedFP
+	case inReg:
+		*kind = SavedReg
 	default:
 		*kind = SavedLost
 		return true

@@ -57,6 +57,7 @@ const (
 	SavedCFA               // in memory at CFA + offset
 	SavedSP                // in memory at stack pointer + offset
 	SavedFP                // in memory at frame pointer + offset
+	SavedReg               // in the register whose DWARF number is the offset: known in the innermost frame only
 )
 
 // Rule says how to get from a frame to its caller's. Offsets are in bytes.
@@ -92,6 +93,9 @@ type Table struct {
 type Options struct {
 	MaxSection int64 // bytes of one section; 0: 256 MiB
 	MaxRows    int   // 0: 8 million
+	// SkipDebugFrame leaves .debug_frame out: Go's does not tell where frame pointers are
+	// and where stacks change.
+	SkipDebugFrame bool
 }
 
 const (
@@ -116,8 +120,11 @@ func Read(f, debug *elffile.File, opts Options) (*Table, error) {
 		return nil, fmt.Errorf("%w: %v", ErrMachine, f.Machine)
 	}
 	r := &reader{file: f, arch: arch, opts: opts}
-	errs := []error{r.ehFrame(f), r.debugFrame(f)}
-	if debug != nil && debug.Machine == f.Machine {
+	errs := []error{r.ehFrame(f)}
+	if !opts.SkipDebugFrame {
+		errs = append(errs, r.debugFrame(f))
+	}
+	if debug != nil && !opts.SkipDebugFrame && debug.Machine == f.Machine {
 		errs = append(errs, r.debugFrame(debug))
 	}
 	err := errors.Join(errs...)

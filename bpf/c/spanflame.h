@@ -188,6 +188,7 @@ enum saved_kind {
 	SAVED_CFA = 2, /* in memory at CFA + offset */
 	SAVED_SP = 3,
 	SAVED_FP = 4,
+	SAVED_REG = 5, /* the register whose number is the offset; in the innermost frame only */
 };
 
 struct unwind_rule {

@@ -278,6 +278,11 @@ static __always_inline int step_by_rule(struct walker *w, struct unwind_rule *r,
 			return STACK_BROKEN_CHAIN;
 		ip = LINK_REGISTER(w);
 		break;
+	case SAVED_REG:
+		if (!innermost || r->ra_off < 0 || r->ra_off >= DWARF_REGS)
+			return STACK_UNSUPPORTED_ROW;
+		ip = w->regs[r->ra_off];
+		break;
 	default:
 		return STACK_UNSUPPORTED_ROW;
 	}
@@ -296,6 +301,12 @@ static __always_inline int step_by_rule(struct walker *w, struct unwind_rule *r,
 	case SAVED_FP:
 		if (!read_word(&fp, w->fp + (s64)r->fp_off))
 			return STACK_BAD_MEMORY;
+		break;
+	case SAVED_REG:
+		if (innermost && r->fp_off >= 0 && r->fp_off < DWARF_REGS)
+			fp = w->regs[r->fp_off];
+		else
+			fp = 1;
 		break;
 	default:
 		fp = 1; /* lost: no address that can be read */
