@@ -125,24 +125,34 @@ type ProfileScratch struct {
 	_      structs.HostLayout
 	Key    ProfileSampleKey
 	Walker struct {
-		_        structs.HostLayout
-		Ip       uint64
-		Sp       uint64
-		Fp       uint64
-		Hash     uint64
-		MapStart uint64
-		MapEnd   uint64
-		MapBias  uint64
-		Root     uint32
-		Levels   uint32
-		Base     uint32
-		State    uint32
-		Tgid     uint32
-		ExecId   uint32
-		Start    uint64
-		Regs     [16]uint64
-		Exact    bool
-		_        [7]byte
+		_          structs.HostLayout
+		Ip         uint64
+		Sp         uint64
+		Fp         uint64
+		Hash       uint64
+		MapStart   uint64
+		MapEnd     uint64
+		MapBias    uint64
+		Root       uint32
+		Levels     uint32
+		Base       uint32
+		State      uint32
+		Generation uint32
+		Tgid       uint32
+		ExecId     uint32
+		_          [4]byte
+		Start      uint64
+		Regs       [16]uint64
+		Exact      bool
+		_          [7]byte
+	}
+	Cache struct {
+		_     structs.HostLayout
+		Entry [512]struct {
+			_    structs.HostLayout
+			Key  uint64
+			Rule uint64
+		}
 	}
 	Words [639]uint64
 }
@@ -193,12 +203,13 @@ type ProfileTableLeaf struct {
 }
 
 type ProfileUnwindFile struct {
-	_      structs.HostLayout
-	State  uint32
-	Root   uint32
-	Levels uint32
-	Base   uint32
-	Seen   uint32
+	_          structs.HostLayout
+	State      uint32
+	Root       uint32
+	Levels     uint32
+	Base       uint32
+	Seen       uint32
+	Generation uint32
 }
 
 type ProfileUnwindFileState uint32

@@ -28,6 +28,7 @@ const (
 // tree is a table in nodes.
 type tree struct {
 	root, levels, base uint32
+	generation         uint32 // in the order of loading
 	nodes              []uint32
 }
 

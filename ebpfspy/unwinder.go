@@ -62,7 +62,8 @@ type unwinder struct {
 	spaces    map[*mappings]*space
 	pushed    map[identity]*pushed
 	epoch     uint32
-	gen       uint64
+	gen       uint64 // of spaces
+	tableGen  uint32
 	queue     []*unwindFile
 	closed    bool
 
@@ -554,7 +555,9 @@ func (u *unwinder) load(f *unwindFile) {
 		level.Debug(u.logger).Log("msg", "cannot keep an unwind table", "path", f.path, "rows", len(rows), "err", err)
 		return
 	}
+	u.tableGen++
 	f.tree = t
+	f.tree.generation = u.tableGen
 	u.setLoaded(f)
 	u.metrics.tableRows.Add(float64(len(rows)))
 	u.metrics.tableSeconds.Observe(time.Since(begun).Seconds())
@@ -563,6 +566,7 @@ func (u *unwinder) load(f *unwindFile) {
 func (u *unwinder) setLoaded(f *unwindFile) {
 	u.setFile(f, &bpf.ProfileUnwindFile{
 		State: uint32(bpf.ProfileUnwindFileStateFILE_LOADED), Root: f.tree.root, Levels: f.tree.levels, Base: f.tree.base,
+		Generation: f.tree.generation,
 	})
 }
 

@@ -117,6 +117,7 @@ struct {
 struct scratch {
 	struct sample_key key;
 	struct walker walker;
+	struct rule_cache cache;
 	u64 words[MAX_FRAMES];
 };
 
@@ -160,7 +161,7 @@ __noinline int unwind_frame(u32 n)
 			return end;
 	}
 	if (w->state == FILE_LOADED) {
-		number = find_rule(w, at - w->map_bias);
+		number = find_rule(&s->cache, w, at - w->map_bias);
 		rule = bpf_map_lookup_elem(&rules, &number);
 		if (!rule)
 			return STACK_UNSUPPORTED_ROW;

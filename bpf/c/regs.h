@@ -16,6 +16,7 @@ struct walker {
 	u64 hash;
 	u64 map_start, map_end, map_bias; /* map_end 0: nothing is remembered */
 	u32 root, levels, base, state;    /* of the file there */
+	u32 generation;
 	u32 tgid, exec_id;
 	u64 start; /* of the process, in ticks */
 	u64 regs[DWARF_REGS]; /* of the innermost frame */

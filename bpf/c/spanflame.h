@@ -163,6 +163,7 @@ struct unwind_file {
 	u32 levels; /* of inner nodes */
 	u32 base;   /* where the root begins if it is a leaf, in bytes of the file */
 	u32 seen;   /* unwind_epoch of the last use */
+	u32 generation; /* of the table: no two have the same */
 };
 
 /* How the canonical frame address is found; cfa_off is added in the end. */

@@ -140,21 +140,48 @@ static __always_inline int find_mapping(struct walker *w, u64 at)
 	w->root = f->root;
 	w->levels = f->levels;
 	w->base = f->base;
+	w->generation = f->generation;
 	w->map_bias = node->entry[pos].bias;
 	w->map_start = node->start[pos];
 	w->map_end = node->entry[pos].end;
 	return 0;
 }
 
+/* What was found lately. Return addresses come again and again. */
+#define CACHED_RULES 512
+
+struct rule_cache {
+	struct {
+		u64 key; /* generation of the table, offset */
+		u64 rule;
+	} entry[CACHED_RULES];
+};
+
+static __always_inline u32 search_rule(struct walker *w, u64 offset);
+
+static __always_inline u32 find_rule(struct rule_cache *c, struct walker *w, u64 offset)
+{
+	u64 key = (u64)w->generation << 32 | (u32)offset;
+	u32 slot = (u32)((key * 0x9e3779b97f4a7c15ULL) >> 55) & (CACHED_RULES - 1);
+	u32 rule;
+
+	if (offset >> 32)
+		return 0;
+	if (c->entry[slot].key == key)
+		return c->entry[slot].rule;
+	rule = search_rule(w, offset);
+	c->entry[slot].key = key;
+	c->entry[slot].rule = rule;
+	return rule;
+}
+
 /* Finds the number of the rule for an offset in the walker's file. */
-static __always_inline u32 find_rule(struct walker *w, u64 offset)
+static __always_inline u32 search_rule(struct walker *w, u64 offset)
 {
 	u32 id = w->root, base = w->base, pos = 0;
 	struct table_leaf *leaf;
 	u64 rel;
 
-	if (offset >> 32)
-		return 0;
 	for (int level = 0; level < TABLE_LEVELS; level++) {
 		struct table_inner *n;
 
