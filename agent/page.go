@@ -71,7 +71,7 @@ func pageProcess(p *sd.Process, t *sd.Target, why string, boot time.Time, info *
 		StartTime: boot.Add(time.Duration(p.Start) * 10 * time.Millisecond),
 	}
 	if info != nil {
-		out.Samples = info.Samples
+		out.Samples, out.Stacks = info.Samples, info.Stacks
 		if info.Dropped > 0 {
 			out.Dropped = map[string]uint64{"dropped": info.Dropped}
 		}

@@ -119,7 +119,8 @@ type subject struct {
 	target *sd.Target
 	reason ledger.Reason // why its samples are dropped, "" if they are not
 
-	samples, dropped, whole, stacks uint64
+	samples, dropped uint64
+	ends             ends
 }
 
 type subjectKey struct {
@@ -148,7 +149,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 
 	subjects := s.subjects(raw)
 	sample := Sample{Kind: OnCPU, Period: raw.period, Start: raw.start, End: raw.end}
-	ends := [bpf.ProfileStackEndSTACK_END_MAX]uint64{}
+	var all ends
 	var buf []*stack.Location
 	for i := range raw.keys {
 		key, n := &raw.keys[i], raw.values[i].Count
@@ -171,13 +172,8 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 		if cut && end == uint8(bpf.ProfileStackEndSTACK_WHOLE) {
 			end = uint8(bpf.ProfileStackEndSTACK_BROKEN_CHAIN)
 		}
-		ends[end] += n
-		if end != uint8(bpf.ProfileStackEndSTACK_NONE) {
-			sub.stacks += n
-			if end == uint8(bpf.ProfileStackEndSTACK_WHOLE) {
-				sub.whole += n
-			}
-		}
+		all[end] += n
+		sub.ends[end] += n
 		sample.Target, sample.PID, sample.Stack, sample.Count = sub.target, sd.PID(key.Tgid), buf, n
 		sample.Thread = ""
 		if key.Tid != 0 {
@@ -187,7 +183,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 		s.account.Out(n)
 		info.Profiled += n
 	}
-	for e, n := range ends {
+	for e, n := range all {
 		if n > 0 {
 			s.metrics.stackEnds.WithLabelValues(endNames[e]).Add(float64(n))
 		}
@@ -393,8 +389,8 @@ func (s *Session) credit(subjects map[subjectKey]*subject) {
 		}
 		sub.proc.samples += sub.samples
 		sub.proc.dropped += sub.dropped
-		sub.proc.whole += sub.whole
-		sub.proc.stacks += sub.stacks
+		sub.proc.ends.add(&sub.ends)
+		s.countEnds(sub.img.exe, &sub.ends)
 		if sub.reason == ledger.NoTarget && sub.proc.exited == 0 && sub.proc.current() == sub.img {
 			exclude = append(exclude, exclusion{k.id.pid, uint64(k.id.start)})
 		}
@@ -410,6 +406,24 @@ func (s *Session) credit(subjects map[subjectKey]*subject) {
 	}
 	if err := s.kern.objs.HaveExcluded.Set(true); err != nil {
 		level.Debug(s.logger).Log("msg", "the kernel goes on to sample processes of no target", "err", err)
+	}
+}
+
+// maxExecutables bounds the executables with counters of their own; the rest is
+// counted as "other".
+const maxExecutables = 256
+
+// countEnds adds to the counters of an executable. The caller holds mu.
+func (s *Session) countEnds(exe string, e *ends) {
+	exe = strings.ToValidUTF8(exe, "\uFFFD")
+	if exe == "" || len(exe) > 256 || !s.executables[exe] && len(s.executables) >= maxExecutables {
+		exe = "other"
+	}
+	for end, n := range e {
+		if n > 0 && end != int(bpf.ProfileStackEndSTACK_NONE) {
+			s.executables[exe] = true
+			s.metrics.executableEnds.WithLabelValues(exe, endNames[end]).Add(float64(n))
+		}
 	}
 }
 

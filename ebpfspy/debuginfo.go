@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/sd"
 )
 
@@ -16,8 +17,9 @@ type ProcessInfo struct {
 	Mappings int
 	Samples  uint64 // taken
 	Dropped  uint64 // of these, not profiled
-	Stacks   uint64 // user stacks profiled
-	Whole    uint64 // of these, those that end in their root frame
+	// Stacks are the user stacks profiled, by how they ended: "whole" in their root
+	// frame, or cut, and why.
+	Stacks map[string]uint64
 }
 
 // DebugInfo is a picture of the session's state.
@@ -47,7 +49,12 @@ func (s *Session) DebugInfo() DebugInfo {
 			Process:  sd.Process{PID: sd.PID(p.id.pid), Start: p.id.start, Comm: p.comm, Exe: img.exe, UID: -1},
 			LookedUp: img.targetEpoch == s.table.epoch,
 			Mappings: len(img.maps.list),
-			Samples:  p.samples, Dropped: p.dropped, Stacks: p.stacks, Whole: p.whole,
+			Samples:  p.samples, Dropped: p.dropped, Stacks: map[string]uint64{},
+		}
+		for e, n := range p.ends {
+			if n > 0 && e != int(bpf.ProfileStackEndSTACK_NONE) {
+				info.Stacks[endNames[e]] = n
+			}
 		}
 		if img.facts != nil {
 			info.Process = *img.facts

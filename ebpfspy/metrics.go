@@ -10,6 +10,7 @@ type metrics struct {
 	roundSeconds      prometheus.Histogram
 	roundStacks       prometheus.Gauge
 	stackEnds         *prometheus.CounterVec
+	executableEnds    *prometheus.CounterVec
 	processes         prometheus.Gauge
 	files             prometheus.Gauge
 	locations         prometheus.Gauge
@@ -45,6 +46,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		stackEnds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: ns + "user_stacks_total", Help: "Samples by how their user stack ended.",
 		}, []string{"end"}),
+		executableEnds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: ns + "executable_user_stacks_total", Help: "Samples of an executable by how their user stack ended.",
+		}, []string{"exe", "end"}),
 		processes:       gauge("processes", "Processes that are followed."),
 		files:           gauge("files", "Executable files that are mapped."),
 		locations:       gauge("locations", "Resolved addresses that are kept."),
@@ -66,7 +70,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.lostRecords, m.lostProcessEvents, m.repairs, m.mismatches, m.roundSeconds, m.roundStacks,
-		m.stackEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
+		m.stackEnds, m.executableEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
 		m.tables, m.tableBytes, m.tableRows, m.tableSeconds, m.tablesEvicted, m.tablesDenied, m.tableErrors,
 	} {
 		if err := reg.Register(c); err != nil {

@@ -53,8 +53,16 @@ type process struct {
 
 	samples uint64 // taken
 	dropped uint64 // of these, not profiled
-	whole   uint64 // user stacks that end in their root frame
-	stacks  uint64 // user stacks
+	ends    ends   // of user stacks
+}
+
+// ends counts user stacks by how they ended.
+type ends [bpf.ProfileStackEndSTACK_END_MAX]uint64
+
+func (e *ends) add(more *ends) {
+	for i, n := range more {
+		e[i] += n
+	}
 }
 
 func (p *process) current() *image { return p.images[len(p.images)-1] }

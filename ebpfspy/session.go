@@ -69,7 +69,9 @@ type Session struct {
 	mu    sync.Mutex // guards the rest; never held over I/O or a callback
 	table *table
 	held  int
-	last  RoundInfo
+	// executables are those with counters of their own.
+	executables map[string]bool
+	last        RoundInfo
 }
 
 // NewSession makes a session that is not yet running. The registerer may be nil.
@@ -85,7 +87,7 @@ func NewSession(logger log.Logger, reg prometheus.Registerer, account *ledger.Ac
 	return &Session{
 		logger: logger, finder: finder, account: account, metrics: m, procfs: opts.ProcFS, opts: opts,
 		symbols: symtab.NewCache(logger, reg, opts.Symbols),
-		table:   newTable(opts.MaxProcesses),
+		table:   newTable(opts.MaxProcesses), executables: map[string]bool{},
 	}, nil
 }
 

@@ -51,7 +51,7 @@ type unwinder struct {
 	metrics *metrics
 	objs    *bpf.ProfileObjects
 
-	mu        sync.Mutex // guards the rest; held over system calls on maps, not over files
+	mu        sync.Mutex // guards the rest; held over system calls, but not while a table is read
 	nodes     *nodes
 	rules     map[bpf.ProfileUnwindRule]uint16
 	maxRules  int
@@ -261,10 +261,8 @@ func (u *unwinder) fileOf(m *mapping, opener func(*mapping) symtab.Opener) *unwi
 	if f := u.files[m.file.id]; f != nil {
 		if f.spaces == 0 {
 			f.open = opener(m)
-			if len(f.tree.nodes) > 0 && f.id.Ino != 0 && f.id.Gen == 0 {
-				// Nobody had it: it may be another by now.
-				u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_ASKED)})
-				u.enqueue(f)
+			if len(f.tree.nodes) > 0 && !f.same() {
+				u.forgetTable(f)
 			}
 		}
 		return f
@@ -335,11 +333,31 @@ func (u *unwinder) dropSpace(s *space) {
 	}
 }
 
-// unload forgets a file's table; the next sample in it asks anew.
-func (u *unwinder) unload(f *unwindFile) {
+// same says whether a file that nobody had mapped for a while is still the one that its
+// table was made of.
+func (f *unwindFile) same() bool {
+	if f.id.Ino == 0 || f.id.Gen != 0 {
+		return true
+	}
+	file, err := f.open()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = file.Close() }() // not even read from
+	now, err := stampOf(file)
+	return err == nil && now == f.stamp
+}
+
+// forgetTable forgets a file's table; the next sample in it asks anew.
+func (u *unwinder) forgetTable(f *unwindFile) {
 	u.setFile(f, &bpf.ProfileUnwindFile{})
 	u.nodes.give(f.tree.nodes)
 	f.tree, f.denied = tree{}, false
+}
+
+// unload forgets a file's table, and the file if nobody maps it.
+func (u *unwinder) unload(f *unwindFile) {
+	u.forgetTable(f)
 	if f.spaces == 0 && !f.queued {
 		delete(u.files, f.id)
 		u.bySlot[f.slot] = nil
@@ -476,12 +494,9 @@ func (u *unwinder) loadLoop(ctx context.Context) {
 func (u *unwinder) load(f *unwindFile) {
 	begun := time.Now()
 	u.mu.Lock()
-	open, known := f.open, f.stamp
-	if len(f.tree.nodes) == 0 {
-		known = stamp{}
-	}
+	open := f.open
 	u.mu.Unlock()
-	ef, closer, err := openELF(f, open, &known)
+	ef, closer, now, err := openELF(f, open)
 	if closer != nil {
 		defer func() { _ = closer.Close() }() // only read from
 	}
@@ -497,10 +512,6 @@ func (u *unwinder) load(f *unwindFile) {
 	if u.closed {
 		return
 	}
-	if errors.Is(err, errSame) {
-		u.setLoaded(f)
-		return
-	}
 	if ef == nil && !errors.Is(err, elffile.ErrNotELF) && !errors.Is(err, elffile.ErrUnsupported) && !errors.Is(err, elffile.ErrCorrupt) {
 		// Not readable now: its process may have gone while another has it.
 		f.denied = true
@@ -508,11 +519,8 @@ func (u *unwinder) load(f *unwindFile) {
 		level.Debug(u.logger).Log("msg", "cannot read a file's call frame information", "path", f.path, "err", err)
 		return
 	}
-	if len(f.tree.nodes) > 0 {
-		u.nodes.give(f.tree.nodes)
-		f.tree = tree{}
-	}
-	f.stamp = known
+	u.nodes.give(f.tree.nodes)
+	f.tree, f.stamp = tree{}, now
 	if ef == nil {
 		level.Debug(u.logger).Log("msg", "no unwind table", "path", f.path, "err", err)
 		u.metrics.tableErrors.Inc()
@@ -570,29 +578,21 @@ func (u *unwinder) setLoaded(f *unwindFile) {
 	})
 }
 
-// errSame says that a file has not changed since its table was made.
-var errSame = errors.New("the file is the same")
-
-// openELF opens a file, unless that has the stamp already, which it sets.
-func openELF(f *unwindFile, open symtab.Opener, known *stamp) (*elffile.File, io.Closer, error) {
+func openELF(f *unwindFile, open symtab.Opener) (*elffile.File, io.Closer, stamp, error) {
 	if f.id.Ino == 0 {
 		ef, err := symtab.OwnVDSO()
-		return ef, nil, err
+		return ef, nil, stamp{}, err
 	}
 	file, err := open()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, stamp{}, err
 	}
 	now, err := stampOf(file)
 	if err != nil {
-		return nil, file, err
+		return nil, file, stamp{}, err
 	}
-	if now == *known {
-		return nil, file, errSame
-	}
-	*known = now
 	ef, err := elffile.Open(file, min(now.size, maxTableFile))
-	return ef, file, err
+	return ef, file, now, err
 }
 
 func stampOf(f *os.File) (stamp, error) {
@@ -648,6 +648,7 @@ func (u *unwinder) numberOf(v bpf.ProfileUnwindRule) uint16 {
 // none: there the distance of the stack pointer is what counts.
 func (u *unwinder) withGo(rows []row, ef *elffile.File) ([]row, error) {
 	var over []row
+	var byDistance [4096]uint16 // rules, 0: not looked up yet
 	end, err := symtab.GoFrames(ef, func(f symtab.GoFrame) {
 		off, ok := ef.OffsetOf(f.Addr)
 		if !ok || off > 0xffffffff || len(over) > 0 && uint32(off) < over[len(over)-1].offset {
@@ -658,7 +659,11 @@ func (u *unwinder) withGo(rows []row, ef *elffile.File) ([]row, error) {
 		case f.Top:
 			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_END)})
 		case f.Below >= 0 && ef.Machine == elf.EM_X86_64:
-			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_GO_CHAIN), CfaOff: f.Below + 8})
+			slot := &byDistance[f.Below/8%int32(len(byDistance))]
+			if rule = *slot; rule == 0 || f.Below/8 >= int32(len(byDistance)) {
+				rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_GO_CHAIN), CfaOff: f.Below + 8})
+				*slot = rule
+			}
 		}
 		if n := len(over); n > 0 && over[n-1].rule == rule {
 			return

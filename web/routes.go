@@ -33,6 +33,7 @@ type Process struct {
 	Why         string            `json:"why"`     // why it fell to this target, or to none
 	Samples     uint64            `json:"samples"` // taken of it so far
 	Dropped     map[string]uint64 `json:"dropped"` // samples by reason
+	Stacks      map[string]uint64 `json:"stacks"`  // user stacks by how they ended: "whole", or why they are cut
 }
 
 // UnmatchedEntry is a discovered target that no process of this host belongs to.
@@ -52,6 +53,9 @@ func (t TargetsPage) withoutNulls() TargetsPage {
 		}
 		if p.Dropped == nil {
 			p.Dropped = map[string]uint64{}
+		}
+		if p.Stacks == nil {
+			p.Stacks = map[string]uint64{}
 		}
 	}
 	for i := range out.Unmatched {

@@ -17,6 +17,8 @@ export interface ProcessTarget {
   why: string;
   samples: number;
   dropped: Record<string, number>;
+  /** User stacks by how they ended: "whole", or why they are cut. */
+  stacks: Record<string, number>;
 }
 
 export interface UnmatchedTarget {
@@ -65,6 +67,7 @@ export function readTargets(answer: unknown): Targets {
         why: text(x.why),
         samples: toCount(x.samples),
         dropped: countMap(x.dropped),
+        stacks: countMap(x.stacks),
       };
     }),
     unmatched: list(d.unmatched).map((u) => {

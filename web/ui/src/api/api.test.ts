@@ -84,10 +84,10 @@ describe('calls', () => {
 describe('readTargets', () => {
   it('reads what the agent sends', () => {
     const t = readTargets({
-      processes: [{ pid: 7, start_time: '2026-12-01T10:00:00Z', comm: 'c', exe: '/e', service_name: 's', job: 'j', labels: { a: 'b' }, why: 'w', samples: 3, dropped: { process_gone: 2, none: 0 } }],
+      processes: [{ pid: 7, start_time: '2026-12-01T10:00:00Z', comm: 'c', exe: '/e', service_name: 's', job: 'j', labels: { a: 'b' }, why: 'w', samples: 3, dropped: { process_gone: 2, none: 0 }, stacks: { whole: 2, no_row: 1 } }],
       unmatched: [{ job: 'j', labels: {}, why: 'w' }],
     });
-    expect(t.processes[0]).toMatchObject({ pid: 7, started: Date.UTC(2026, 11, 1, 10), service: 's', dropped: { process_gone: 2 } });
+    expect(t.processes[0]).toMatchObject({ pid: 7, started: Date.UTC(2026, 11, 1, 10), service: 's', dropped: { process_gone: 2 }, stacks: { whole: 2, no_row: 1 } });
     expect(t.processes[0].dropped).not.toHaveProperty('none');
     expect(t.unmatched).toHaveLength(1);
   });

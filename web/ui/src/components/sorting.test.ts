@@ -22,7 +22,7 @@ describe('functions', () => {
 });
 
 const p = (pid: number, more: Partial<ProcessTarget>): ProcessTarget => ({
-  pid, comm: '', exe: '', started: NaN, service: '', job: '', labels: {}, why: '', samples: 0, dropped: {}, ...more,
+  pid, comm: '', exe: '', started: NaN, service: '', job: '', labels: {}, why: '', samples: 0, dropped: {}, stacks: {}, ...more,
 });
 const list = [
   p(3, { comm: 'shop', service: 'shop', samples: 5, labels: { pod: 'x1' }, started: 10 }),

@@ -5,7 +5,7 @@ import { ArrowDown, ArrowUp, ChevronDown, ChevronRight, Cpu, ServerOff } from 'l
 import { targets, type ProcessTarget, type Targets as TargetList } from '../api/agent';
 import { serverNow } from '../api/client';
 import { Banner, Empty, SearchBox, Segmented } from '../components/bits';
-import { ago, count, dateTime } from '../lib/format';
+import { ago, count, dateTime, percent } from '../lib/format';
 import { polling } from '../lib/polling';
 import { parseSearch, type Matcher } from '../lib/search';
 import { useAppState } from '../lib/state';
@@ -148,6 +148,8 @@ export function Targets() {
 function ProcessRow({ p, index, open, onToggle }: { p: ProcessTarget; index: number; open: boolean; onToggle: () => void }) {
   const { href, set } = useAppState();
   const lost = Object.values(p.dropped).reduce((a, b) => a + b, 0);
+  const stacks = Object.values(p.stacks).reduce((a, b) => a + b, 0);
+  const cut = stacks - (p.stacks.whole ?? 0);
   return (
     <>
       <div role="row" className="row" aria-rowindex={index} data-pid={p.pid}>
@@ -191,6 +193,11 @@ function ProcessRow({ p, index, open, onToggle }: { p: ProcessTarget; index: num
               {count(lost)} dropped
             </span>
           )}
+          {cut > stacks / 20 && (
+            <span className="lost" title={`Stacks that do not end in their root frame.\n${describeCuts(p.stacks)}`}>
+              {percent(cut, stacks)} cut
+            </span>
+          )}
         </div>
         <div role="cell" className="started" title={Number.isNaN(p.started) ? '' : dateTime(p.started)}>
           {Number.isNaN(p.started) ? '–' : ago(serverNow() - p.started)}
@@ -213,6 +220,14 @@ function ProcessRow({ p, index, open, onToggle }: { p: ProcessTarget; index: num
             <dd>
               <Labels labels={p.labels} />
             </dd>
+            {stacks > 0 && (
+              <>
+                <dt>Stacks</dt>
+                <dd>
+                  {percent(stacks - cut, stacks)} of {count(stacks)} are whole{cut > 0 && `; cut: ${describeCuts(p.stacks)}`}
+                </dd>
+              </>
+            )}
             {lost > 0 && (
               <>
                 <dt>Dropped</dt>
@@ -228,6 +243,15 @@ function ProcessRow({ p, index, open, onToggle }: { p: ProcessTarget; index: num
       )}
     </>
   );
+}
+
+/** Why stacks are cut, and how many: "no_row: 3, not_loaded_yet: 1". */
+function describeCuts(stacks: Record<string, number>): string {
+  return Object.entries(stacks)
+    .filter(([end]) => end !== 'whole')
+    .sort((a, b) => b[1] - a[1])
+    .map(([end, n]) => `${end}: ${count(n)}`)
+    .join(', ');
 }
 
 function Labels({ labels }: { labels: Record<string, string> }) {
