@@ -54,6 +54,11 @@ func (n *nodes) take(count int) ([]uint32, error) {
 	return ids, nil
 }
 
+// room is how many nodes can be taken.
+func (n *nodes) room() int {
+	return len(n.free) + len(n.freed) + (int(n.max)-len(n.segments))*int(n.perSeg)
+}
+
 func (n *nodes) grow() error {
 	m, err := ebpf.NewMap(n.inner)
 	if err != nil {

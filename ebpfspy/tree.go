@@ -179,8 +179,8 @@ func overlay(rows, over []row, end uint32) []row {
 	lo, _ := slices.BinarySearchFunc(rows, over[0], byOffset)
 	hi, exact := slices.BinarySearchFunc(rows, row{offset: end}, byOffset)
 	out := slices.Concat(rows[:lo], over)
-	if !exact && hi > 0 {
-		out = append(out, row{end, rows[hi-1].rule})
+	if before := rows[:hi]; !exact && len(before) > 0 {
+		out = append(out, row{end, before[len(before)-1].rule})
 	}
 	return append(out, rows[hi:]...)
 }

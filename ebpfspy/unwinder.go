@@ -205,7 +205,7 @@ func (u *unwinder) newSpace(maps *mappings, opener func(*mapping) symtab.Opener)
 	}
 	ids, err := u.nodes.take((len(list) + spaceEntries - 1) / spaceEntries)
 	if err != nil && errors.Is(err, errNoNodes) {
-		if err = u.evict(len(list)/spaceEntries + 1); err == nil {
+		if err = u.evict((len(list) + spaceEntries - 1) / spaceEntries); err == nil {
 			ids, err = u.nodes.take((len(list) + spaceEntries - 1) / spaceEntries)
 		}
 	}
@@ -365,9 +365,10 @@ func (u *unwinder) unload(f *unwindFile) {
 	}
 }
 
-// evict makes room for a number of nodes: the tables that were not used for longest go
+// evict makes room for a number of nodes, if there is not enough: the tables that were not used for longest go
 // first, those of this round and the last one never.
 func (u *unwinder) evict(want int) error {
+	want -= u.nodes.room()
 	type old struct {
 		f    *unwindFile
 		seen uint32

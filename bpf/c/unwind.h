@@ -101,8 +101,9 @@ static __always_inline int find_mapping(struct walker *w, u64 at)
 
 		asked.start = w->start;
 		asked.exec_id = w->exec_id;
-		bpf_map_update_elem(&processes, &w->tgid, &asked, BPF_ANY);
-		ask(ASK_PROCESS, w, 0);
+		/* Asked once: without room for the answer there is no question. */
+		if (!bpf_map_update_elem(&processes, &w->tgid, &asked, BPF_ANY))
+			ask(ASK_PROCESS, w, 0);
 		return STACK_NOT_LOADED;
 	}
 	if (!p->generation)
