@@ -37,6 +37,7 @@ func Default() *Config {
 			CacheMaxFiles:  1024,
 			MaxStacks:      32768,
 			StackBytes:     8 << 20,
+			UnwindBytes:    128 << 20,
 			MaxProcesses:   16384,
 			MaxExcluded:    4096,
 			SidebandBytes:  128 << 10,
