@@ -209,6 +209,10 @@ func FuzzGoTable(f *testing.F) {
 		if !ok {
 			t.Fatal("the section is not found")
 		}
+		places := 0
+		if _, err := GoFrames(file, func(GoFrame) { places++ }); places > maxGoFrames {
+			t.Errorf("%d places, %v", places, err)
+		}
 		g, err := readGoFuncs(file, addr, off, size)
 		if err != nil {
 			return

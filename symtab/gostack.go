@@ -46,8 +46,9 @@ func GoFrames(f *elffile.File, add func(GoFrame)) (end VirtAddr, err error) {
 		return 0, errGoTable(err)
 	}
 	funcs := window{g: g, b: make([]byte, 0, 64<<10)}
-	values := window{g: g, b: make([]byte, 0, 64<<10)}
+	values := window{g: g, b: make([]byte, 0, 1<<10)} // they are shared, and in no order
 	n := g.fixedLen()
+	left := maxGoFrames
 	for i := range g.offs {
 		b, err := funcs.bytes(g.funcAt+uint64(g.offs[i]), n)
 		if err != nil {
@@ -66,7 +67,7 @@ func GoFrames(f *elffile.File, add func(GoFrame)) (end VirtAddr, err error) {
 			add(GoFrame{Addr: entry, Below: -1, Top: s == "runtime.mcall"}) // which never returns to its caller
 			continue
 		}
-		if err := g.eachDelta(&values, pcsp, func(pc uint64, below int32) {
+		if err := g.eachDelta(&values, pcsp, &left, func(pc uint64, below int32) {
 			add(GoFrame{Addr: entry + VirtAddr(pc), Below: below})
 		}); err != nil {
 			return 0, errGoTable(fmt.Errorf("function %d: %w", i, err))
@@ -75,15 +76,25 @@ func GoFrames(f *elffile.File, add func(GoFrame)) (end VirtAddr, err error) {
 	return g.base + VirtAddr(g.starts[len(g.offs)]), nil
 }
 
-// eachDelta goes through a table of values by address.
-func (g *goFuncs) eachDelta(r *window, table uint32, fn func(pc uint64, below int32)) error {
+// Bounds of what hostile tables may cost: places in all functions, and pieces read. A
+// program of 100 MB has 600,000 places.
+const (
+	maxGoFrames = 8 << 20
+	maxWindows  = 1 << 20
+)
+
+// eachDelta goes through a table of values by address. left is how many may still come.
+func (g *goFuncs) eachDelta(r *window, table uint32, left *int, fn func(pc uint64, below int32)) error {
 	if table == 0 {
 		fn(0, -1)
 		return nil
 	}
 	at := g.pcAt + uint64(table)
 	val, pc := int32(-1), uint64(0)
-	for step := range maxPCSteps {
+	for step := 0; ; step++ {
+		if *left--; *left < 0 {
+			return ErrTableTooBig
+		}
 		d, err := r.varint(&at)
 		if err != nil {
 			return err
@@ -99,7 +110,6 @@ func (g *goFuncs) eachDelta(r *window, table uint32, fn func(pc uint64, below in
 		}
 		pc += uint64(n) * uint64(g.quantum)
 	}
-	return corrupt("endless table of values")
 }
 
 // window reads a function table in large pieces.
@@ -107,6 +117,7 @@ type window struct {
 	g    *goFuncs
 	from uint64
 	b    []byte
+	read int // pieces
 }
 
 // bytes returns n bytes from an offset in the table. They hold until the next call.
@@ -114,6 +125,9 @@ func (w *window) bytes(at uint64, n int) ([]byte, error) {
 	if at < w.from || at+uint64(n) > w.from+uint64(len(w.b)) {
 		if at >= w.g.size || uint64(n) > w.g.size-at {
 			return nil, corrupt("%d bytes at %#x of a function table of %d bytes", n, at, w.g.size)
+		}
+		if w.read++; w.read > maxWindows {
+			return nil, ErrTableTooBig
 		}
 		w.b = w.b[:min(uint64(cap(w.b)), w.g.size-at)]
 		if err := w.g.read(w.b, at); err != nil {
