@@ -660,11 +660,15 @@ func (u *unwinder) withGo(rows []row, ef *elffile.File) ([]row, error) {
 		case f.Top:
 			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_END)})
 		case f.Below >= 0 && ef.Machine == elf.EM_X86_64:
-			slot := &byDistance[f.Below/8%int32(len(byDistance))]
-			if rule = *slot; rule == 0 || f.Below/8 >= int32(len(byDistance)) {
-				rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_GO_CHAIN), CfaOff: f.Below + 8})
-				*slot = rule
+			var other uint16 // larger distances are rare
+			slot := &other
+			if f.Below%8 == 0 && f.Below/8 < int32(len(byDistance)) {
+				slot = &byDistance[f.Below/8]
 			}
+			if *slot == 0 {
+				*slot = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_GO_CHAIN), CfaOff: f.Below + 8})
+			}
+			rule = *slot
 		}
 		if n := len(over); n > 0 && over[n-1].rule == rule {
 			return
