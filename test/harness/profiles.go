@@ -166,6 +166,35 @@ func CheckTotal(t TB, what string, got, truth, elapsed, period time.Duration) {
 var RootFrames = []string{
 	"main", "_start", "__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main", "start_thread", "__clone", "clone", "__clone3", "clone3",
 	"runtime.goexit", "runtime.goexit.abi0", "runtime.rt0_go", "runtime.rt0_go.abi0", "_rt0_amd64", "_rt0_arm64_linux", "runtime.mstart", "runtime.mstart.abi0",
+	// Where Go's scheduler begins, and signal handlers, on stacks of their own.
+	"runtime.mcall", "runtime.mcall.abi0", "runtime.morestack", "runtime.morestack.abi0", "runtime.sigtramp", "runtime.sigtramp.abi0",
+}
+
+// markerPrefix begins the root frame that says why a stack is not whole.
+const markerPrefix = "[truncated: "
+
+// Cut says why a stack is not whole, as its marker does; "" if there is none.
+func Cut(frames []string) string {
+	if len(frames) == 0 {
+		return ""
+	}
+	reason, ok := strings.CutPrefix(frames[len(frames)-1], markerPrefix)
+	if !ok {
+		return ""
+	}
+	return strings.TrimSuffix(reason, "]")
+}
+
+// Ends adds up the samples that match by why their stack is cut; "" are those that are
+// not.
+func (p *Profile) Ends(m Match) map[string]float64 {
+	ends := map[string]float64{}
+	for _, s := range p.Sample {
+		if m == nil || m(s) {
+			ends[Cut(Frames(s))] += float64(s.Value[p.value]) / float64(p.Period)
+		}
+	}
+	return ends
 }
 
 // IsWhole says whether a stack ends in a root frame. A marker behind it is passed

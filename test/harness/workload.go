@@ -18,10 +18,14 @@ import (
 // cFlags keep the frame pointers. What is warned of in a workload is a mistake.
 var cFlags = []string{"-O2", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer", "-D_GNU_SOURCE", "-pthread"}
 
+// noFP builds as distributions do, without frame pointers; but no frame is left out.
+var noFP = []string{"-fomit-frame-pointer", "-fno-optimize-sibling-calls"}
+
 // recipe says how a workload is built.
 type recipe struct {
-	source string   // C file, or Go package, in test/truth/workloads
+	source string   // C or C++ file, or Go package, in test/truth/workloads
 	flags  []string // further ones
+	apart  bool     // strip it, with the debug information in a file of its own (.debug)
 }
 
 var recipes = map[string]recipe{
@@ -37,9 +41,20 @@ var recipes = map[string]recipe{
 	"plugin_a.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_a", "-DPADDING=64"}},
 	"plugin_b.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_b", "-DPADDING=8192"}},
 
+	"split-nofp":       {source: "c/split.c", flags: noFP},
+	"split-apart":      {source: "c/split.c", flags: append([]string{"-g"}, noFP...), apart: true},
+	"deep-nofp":        {source: "c/deep.c", flags: noFP},
+	"shortlived-nofp":  {source: "c/shortlived.c", flags: noFP},
+	"signals-nofp":     {source: "c/signals.c", flags: noFP},
+	"shapes-nofp":      {source: "c/shapes.cc", flags: noFP},
+	"dlhost-nofp":      {source: "c/dlhost.c", flags: append([]string{"-ldl"}, noFP...)},
+	"plugin_a-nofp.so": {source: "c/plugin.c", flags: append([]string{"-shared", "-fPIC", "-DPLUGIN=plugin_a", "-DPADDING=64"}, noFP...)},
+	"plugin_b-nofp.so": {source: "c/plugin.c", flags: append([]string{"-shared", "-fPIC", "-DPLUGIN=plugin_b", "-DPADDING=8192"}, noFP...)},
+
 	"gosplit":          {source: "gosplit"},
 	"gosplit-stripped": {source: "gosplit", flags: []string{"-ldflags=-s -w"}},
 	"gocgo":            {source: "gocgo"},
+	"gomem":            {source: "gomem"},
 }
 
 var builtWorkloads sync.Map // name → func() (string, error)
@@ -67,7 +82,8 @@ func buildWorkload(name string) (string, error) {
 	folder := filepath.Join(root, "test", "truth", "workloads")
 	out := filepath.Join(b.Dir, name)
 	return out, b.locked(func() error {
-		if filepath.Ext(r.source) != ".c" {
+		compiler := map[string]string{".c": "gcc", ".cc": "g++"}[filepath.Ext(r.source)]
+		if compiler == "" {
 			args := slices.Concat([]string{"build", "-o", out}, r.flags, []string{"./" + r.source})
 			return command(folder, nil, "go", args...)
 		}
@@ -75,8 +91,23 @@ func buildWorkload(name string) (string, error) {
 		if fresh(out, source, filepath.Join(folder, "c", "workload.h")) {
 			return nil
 		}
-		return command(folder, nil, "gcc", slices.Concat(cFlags, []string{"-o", out, source}, r.flags)...)
+		err := command(folder, nil, compiler, slices.Concat(cFlags, []string{"-o", out, source}, r.flags)...)
+		if err == nil && r.apart {
+			err = splitDebug(out)
+		}
+		return err
 	})
+}
+
+// splitDebug moves a program's symbols and debug information to a file beside it, which
+// it links to (.gnu_debuglink), as distributions do.
+func splitDebug(program string) error {
+	debug := program + ".debug"
+	return errors.Join(
+		command("", nil, "objcopy", "--only-keep-debug", program, debug),
+		command("", nil, "strip", "--strip-all", program),
+		command("", nil, "objcopy", "--add-gnu-debuglink="+debug, program),
+	)
 }
 
 // fresh says whether a file is newer than those it is made of.

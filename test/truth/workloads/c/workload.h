@@ -3,7 +3,7 @@
  * What the workloads of the truth tests share: burning a known amount of CPU, and
  * saying at the end how much it was.
  *
- * Compile with -O2 -fno-omit-frame-pointer -D_GNU_SOURCE. All time is that of the
+ * Compile with -O2 -D_GNU_SOURCE, with or without frame pointers. All time is that of the
  * thread's own clock (CLOCK_THREAD_CPUTIME_ID), so that the answer is known also on
  * a busy machine.
  */
