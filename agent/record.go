@@ -108,6 +108,7 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 	finder := &chooser{opts: opts, host: host, one: &sd.Target{Labels: labels.FromStrings(sd.ServiceNameLabel, name)}}
 	sopts := sessionOptions(cfg)
 	sopts.Frequency, sopts.Threads = opts.Frequency, opts.Threads
+	sopts.Preload = true
 	account := ledger.New().Session()
 	session, err := ebpfspy.NewSession(logger, nil, account, finder, sopts)
 	if err != nil {

@@ -27,6 +27,9 @@ type Options struct {
 	// Threads keeps threads apart; their names are Sample.Thread.
 	Threads bool
 	Unknown UnknownStyle // "": UnknownModule
+	// Preload lets Start wait until the kernel has the mappings and the unwind tables of
+	// the targets' processes, for PreloadWait at most; else the first samples ask for them.
+	Preload bool
 	Symbols symtab.Options
 
 	// Sizes of what one round can hold, of which the kernel keeps two.
@@ -50,6 +53,7 @@ const (
 	DefaultMaxStacks      = 32768
 	DefaultArenaBytes     = 8 << 20
 	DefaultTableBytes     = 128 << 20
+	PreloadWait           = 3 * time.Second
 	DefaultMaxProcesses   = 16384
 	DefaultMaxExcluded    = 4096
 	DefaultSidebandBytes  = 128 << 10

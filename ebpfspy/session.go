@@ -127,6 +127,9 @@ func (s *Session) Start() (err error) {
 	if err := s.scan(); err != nil {
 		return startError("read the processes", err)
 	}
+	if s.opts.Preload {
+		s.preload()
+	}
 	s.pump()
 	if err := kern.enable(); err != nil {
 		return startError("start the sampler", err)

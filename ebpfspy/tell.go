@@ -91,3 +91,35 @@ func (s *Session) openerOf(pid uint32) func(*mapping) symtab.Opener {
 		return func() (*os.File, error) { return s.opener(pid, &of)() }
 	}
 }
+
+// maxPreloaded bounds the processes that are told of before they are sampled.
+const maxPreloaded = 512
+
+// preload tells the kernel the mappings of the targets' processes, and waits for the
+// tables of their files. An exec takes them back in the kernel; the events of those that
+// came before are still in the ring.
+func (s *Session) preload() {
+	var subs []*subject
+	s.mu.Lock()
+	for _, p := range s.table.byID {
+		subs = append(subs, &subject{proc: p, img: p.current(), maps: p.current().maps.share()})
+	}
+	s.mu.Unlock()
+	told := 0
+	for _, sub := range subs {
+		if s.findTarget(sub); sub.reason == ledger.NoTarget || len(sub.maps.list) == 0 {
+			continue
+		}
+		if told++; told > maxPreloaded {
+			break
+		}
+		s.mu.Lock()
+		sub.proc.wanted = true
+		s.mu.Unlock()
+		id := sub.proc.id
+		if err := s.kern.unwinder.push(id, anyExec, sub.maps, s.openerOf(id.pid)); err != nil {
+			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", id.pid, "err", err)
+		}
+	}
+	s.kern.unwinder.preload(PreloadWait)
+}

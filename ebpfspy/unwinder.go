@@ -38,6 +38,9 @@ const (
 	firstRule       = 3
 )
 
+// anyExec is ANY_EXEC of c/spanflame.h.
+const anyExec = ^uint32(0)
+
 // anonymousFile is the number of the file that stands for memory without one.
 const anonymousFile = 0
 
@@ -65,6 +68,7 @@ type unwinder struct {
 	gen       uint64 // of spaces
 	tableGen  uint32
 	queue     []*unwindFile
+	loading   bool
 	closed    bool
 
 	wake   chan struct{}
@@ -419,6 +423,27 @@ func (u *unwinder) asked(slot uint32, maps *mappings, opener func(*mapping) symt
 	u.enqueue(f)
 }
 
+// preload queues the tables of the files that a space names, and returns when there are
+// none to be loaded any more, or after a while.
+func (u *unwinder) preload(wait time.Duration) {
+	u.mu.Lock()
+	for _, f := range u.files {
+		if f.state == bpf.ProfileUnwindFileStateFILE_UNLOADED {
+			u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_ASKED)})
+			u.enqueue(f)
+		}
+	}
+	u.mu.Unlock()
+	for end := time.Now().Add(wait); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		u.mu.Lock()
+		busy := u.loading || len(u.queue) > 0
+		u.mu.Unlock()
+		if !busy {
+			return
+		}
+	}
+}
+
 func (u *unwinder) enqueue(f *unwindFile) {
 	if f.queued || u.closed {
 		return
@@ -475,6 +500,7 @@ func (u *unwinder) loadLoop(ctx context.Context) {
 			f = u.queue[0]
 			u.queue = u.queue[1:]
 		}
+		u.loading = f != nil
 		u.mu.Unlock()
 		if f == nil {
 			select {

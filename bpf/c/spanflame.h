@@ -140,6 +140,8 @@ struct space_node {
 };
 
 /* The mappings of one program of a process. */
+#define ANY_EXEC 0xffffffff /* the program that it had when the session began; gone at an exec */
+
 struct process_space {
 	u64 start;      /* of the process, in ticks */
 	u64 generation; /* 0: asked for, not loaded */

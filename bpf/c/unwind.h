@@ -96,7 +96,7 @@ static __always_inline int find_mapping(struct walker *w, u64 at)
 	u32 id = 0, pos = 0, slot;
 
 	w->map_end = 0;
-	if (!p || p->start != w->start || p->exec_id != w->exec_id) {
+	if (!p || p->start != w->start || (p->exec_id != w->exec_id && p->exec_id != ANY_EXEC)) {
 		struct process_space asked = {};
 
 		asked.start = w->start;
