@@ -91,7 +91,7 @@ func (s *Session) pumpLoop(ctx context.Context) {
 // CPU is busy, new processes would run for several clock ticks before the kernel is told
 // what they have mapped. The thread takes little time; it ends with the goroutine.
 func hurry() {
-	const niceness = -10
+	const niceness = -20
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), niceness)
 }
