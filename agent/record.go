@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-kit/log"
 	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sys/unix"
 
 	"github.com/spanflame/spanflame/config"
 	"github.com/spanflame/spanflame/ebpfspy"
@@ -30,9 +31,12 @@ type RecordOptions struct {
 	Duration  time.Duration // how long
 	Frequency int           // samples a second and CPU
 	Threads   bool
-	Output    string // file of the pprof, "" for none
+	Output    string // file of the pprof, "" for none, "-" for the standard output
 	JSON      bool   // print the account as JSON instead of the top
 }
+
+// MaxFrequency is the highest that can be recorded at, in samples a second and CPU.
+const MaxFrequency = ebpfspy.MaxFrequency
 
 // roundLength bounds how much a recording keeps in the kernel.
 const roundLength = 5 * time.Second
@@ -66,7 +70,7 @@ func (c *chooser) FindTarget(p *sd.Process) (*sd.Target, string) {
 }
 
 // Record profiles for a while, prints the functions that took most, and writes the
-// pprof. Progress goes to progress.
+// pprof. Progress goes to progress; if the pprof goes to out, so does what is printed.
 func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opts RecordOptions) (err error) {
 	if err := checkCapabilities(); err != nil {
 		return err
@@ -93,8 +97,11 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 	var file *output
 	if opts.Output != "" {
 		// Now, for it would be a pity to find out afterwards.
-		if file, err = createOutput(opts.Output); err != nil {
+		if file, err = createOutput(opts.Output, out); err != nil {
 			return err
+		}
+		if opts.Output == "-" {
+			out = progress
 		}
 		defer func() { err = errors.Join(err, file.discard()) }()
 	}
@@ -187,42 +194,90 @@ func anyOf(host *sd.Manager, service string) error {
 	return fmt.Errorf("record service %q: no process of this host belongs to it; `spanflame targets` lists what there is", service)
 }
 
-// output is a file that is written whole or not at all.
+// output is where a profile goes: a file that is written whole or not at all, or what
+// can only be written to, such as a pipe.
 type output struct {
 	path string
-	tmp  *os.File
+	to   io.Writer
+	file *os.File // to be closed; nil: none
+	name string   // of a temporary file that takes path's place, "" if there is none
+	mode os.FileMode
 }
 
-func createOutput(path string) (*output, error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".spanflame-*")
-	if err != nil {
+// createOutput makes sure that a profile can be written before it is recorded.
+func createOutput(path string, stdout io.Writer) (*output, error) {
+	o := &output{path: path, mode: 0o644}
+	if path == "-" {
+		o.to = stdout
+		return o, nil
+	}
+	fail := func(err error) (*output, error) {
+		var pe *os.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err // it names the temporary file
+		}
 		return nil, fmt.Errorf("write the profile to %s: %w", path, err)
 	}
-	return &output{path, tmp}, nil
+	place := path
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		place = resolved
+	}
+	switch st, err := os.Stat(place); {
+	case err == nil && st.IsDir():
+		return fail(unix.EISDIR)
+	case err == nil && !st.Mode().IsRegular():
+		// A device or a pipe: written to, never replaced.
+		f, err := os.OpenFile(place, os.O_WRONLY, 0)
+		if err != nil {
+			return fail(err)
+		}
+		o.to, o.file = f, f
+		return o, nil
+	case err == nil:
+		o.mode = st.Mode().Perm()
+	case !errors.Is(err, os.ErrNotExist):
+		return fail(err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(place), ".spanflame-*")
+	if err != nil {
+		return fail(err)
+	}
+	o.path, o.to, o.file, o.name = place, f, f, f.Name()
+	return o, nil
 }
 
 func (o *output) write(b *profile.Builder) error {
 	raw, err := b.Merged()
 	if err == nil {
-		_, err = o.tmp.Write(raw)
+		_, err = o.to.Write(raw)
 	}
-	if err = errors.Join(err, o.tmp.Chmod(0o644), o.tmp.Close()); err == nil {
-		err = os.Rename(o.tmp.Name(), o.path)
+	if o.name != "" {
+		err = errors.Join(err, o.file.Chmod(o.mode))
+	}
+	if o.file != nil {
+		err = errors.Join(err, o.file.Close())
+		o.file = nil
+	}
+	if err == nil && o.name != "" {
+		if err = os.Rename(o.name, o.path); err == nil {
+			o.name = ""
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write the profile to %s: %w", o.path, err)
 	}
-	o.tmp = nil
 	return nil
 }
 
 // discard removes what was not written.
 func (o *output) discard() error {
-	if o.tmp == nil {
+	if o.file != nil {
+		o.file.Close() // nothing of worth is in it
+	}
+	if o.name == "" {
 		return nil
 	}
-	o.tmp.Close() // it may be closed
-	return os.Remove(o.tmp.Name())
+	return os.Remove(o.name)
 }
 
 // topTable adds up what each function took.
@@ -284,7 +339,7 @@ func (t topTable) print(w io.Writer, name string, b ledger.Balance, took time.Du
 			fmt.Fprintf(w, "%d samples were dropped: %s\n", n, r)
 		}
 	}
-	if file != "" {
+	if file != "" && file != "-" {
 		fmt.Fprintf(w, "the profile is in %s (go tool pprof %s)\n", file, file)
 	}
 	return nil

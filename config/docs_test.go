@@ -2,31 +2,72 @@ package config
 
 import (
 	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
 
-// The examples of the documentation are configurations that are accepted.
-func TestExamplesOfDocs(t *testing.T) {
-	b, err := os.ReadFile("../docs/targets.md")
+// TestReference loads the file of docs/configuration.md, which is to have every key
+// with its default.
+func TestReference(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "docs", "configuration.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := strings.Split(string(b), "```yaml\n")[1:]
-	if len(blocks) < 5 {
-		t.Fatalf("%d examples", len(blocks))
+	_, yaml, _ := strings.Cut(string(text), "```yaml\n")
+	yaml, _, found := strings.Cut(yaml, "```")
+	if !found {
+		t.Fatal("there is no configuration in it")
 	}
-	for _, block := range blocks {
-		text, _, _ := strings.Cut(block, "```")
-		if !strings.Contains(text, "target_configs:") { // part of a job
-			job := "    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ")
-			text = "target_configs:\n  - job_name: example\n" + job + "\n"
-			if !strings.Contains(text, "_sd_configs:") && !strings.Contains(text, "static_configs:") {
-				text += "    process_sd_configs: [{}]\n"
+	file := filepath.Join(t.TempDir(), "spanflame.yml")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Store.Path = got.Store.Path // the user's
+	for i := range reflect.TypeFor[Config]().NumField() {
+		name := reflect.TypeFor[Config]().Field(i).Name
+		g, w := reflect.ValueOf(*got).Field(i).Interface(), reflect.ValueOf(*want).Field(i).Interface()
+		if name == "Write" && len(got.Write) == 0 || name == "TargetConfigs" {
+			continue
+		}
+		if name == "SelfProfiling" {
+			if got.SelfProfiling.Enabled || len(got.SelfProfiling.Headers) > 0 {
+				t.Errorf("%s: %+v", name, g)
 			}
+			continue
 		}
-		if _, err := Parse([]byte(text), "targets.md"); err != nil {
-			t.Errorf("%v in\n%s", err, text)
+		if !reflect.DeepEqual(g, w) {
+			t.Errorf("%s: %+v, the defaults are %+v", name, g, w)
 		}
 	}
+	if len(got.TargetConfigs) != 1 || got.TargetConfigs[0].JobName != want.TargetConfigs[0].JobName {
+		t.Errorf("target_configs: %+v", got.TargetConfigs)
+	}
+	for _, key := range keysOf(reflect.TypeFor[Config]()) {
+		if !strings.Contains(yaml, key+":") {
+			t.Errorf("the key %s is not described", key)
+		}
+	}
+}
+
+// keysOf are the keys of a struct and of those in it, as far as they are this package's.
+func keysOf(t reflect.Type) (keys []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if key == "" || key == "-" {
+			continue
+		}
+		keys = append(keys, key)
+		if f.Type.Kind() == reflect.Struct && f.Type.PkgPath() == t.PkgPath() {
+			keys = append(keys, keysOf(f.Type)...)
+		}
+	}
+	return keys
 }

@@ -260,7 +260,8 @@ func unmarshalLabels(b []byte) (labels.Labels, error) {
 	}
 	sb := labels.NewScratchBuilder(len(pb.Labels))
 	for _, l := range pb.Labels {
-		sb.Add(l.Name, l.Value)
+		// What an older version has stored may be what cannot be sent.
+		sb.Add(strings.ToValidUTF8(l.Name, "\uFFFD"), strings.ToValidUTF8(l.Value, "\uFFFD"))
 	}
 	sb.Sort()
 	return sb.Labels(), nil

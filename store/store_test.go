@@ -377,3 +377,19 @@ func TestSeriesLimit(t *testing.T) {
 		t.Errorf("total = %d, %v: samples beyond the limit are lost", tree.Total(), err)
 	}
 }
+
+// TestLabelsOfOldStores reads label values that an older version has stored and that
+// cannot be sent to anybody.
+func TestLabelsOfOldStores(t *testing.T) {
+	b, err := marshalLabels(labels.FromStrings("service_name", "a\xffb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ls, err := unmarshalLabels(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ls.Get("service_name"); got != "a\uFFFDb" {
+		t.Errorf("%q", got)
+	}
+}

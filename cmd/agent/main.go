@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -33,6 +36,7 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) int {
 	app := kingpin.New("spanflame", "A continuous profiler for Linux hosts: CPU time by function, of every process, with nothing changed or restarted.")
 	app.HelpFlag.Short('h')
+	app.Version(version.Print("spanflame"))
 	app.UsageWriter(stdout).ErrorWriter(stderr)
 	exited := -1
 	app.Terminate(func(code int) { exited = code })
@@ -44,13 +48,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 	record := app.Command("record", "Profile once, print the functions that took most, and write a pprof file.")
 	var ro agent.RecordOptions
-	record.Flag("pid", "One process, with its children.").PlaceHolder("N").IntVar(&ro.PID)
-	record.Flag("service", "The processes of one service.").PlaceHolder("NAME").StringVar(&ro.Service)
+	var serviceSet bool
+	record.Flag("pid", "One process, with its children.").PlaceHolder("N").SetValue(whole{"--pid", &ro.PID, 1, math.MaxInt32})
+	record.Flag("service", "The processes of one service.").PlaceHolder("NAME").IsSetByUser(&serviceSet).StringVar(&ro.Service)
 	all := record.Flag("all", "All processes of this host (the default).").Bool()
 	record.Flag("duration", "How long.").Default("10s").DurationVar(&ro.Duration)
-	record.Flag("frequency", "Samples a second and CPU.").Default("97").IntVar(&ro.Frequency)
+	record.Flag("frequency", "Samples a second and CPU.").Default("97").SetValue(whole{"--frequency", &ro.Frequency, 1, agent.MaxFrequency})
 	record.Flag("threads", "Keep threads apart, under the label thread.").BoolVar(&ro.Threads)
-	record.Flag("output", "The pprof file to write.").Short('o').Default("spanflame.pb.gz").StringVar(&ro.Output)
+	record.Flag("output", "The pprof file to write; - for the standard output.").Short('o').Default("spanflame.pb.gz").StringVar(&ro.Output)
 	record.Flag("json", "Print the account of the samples as JSON.").BoolVar(&ro.JSON)
 	offCPU := record.Flag("off-cpu", "Waiting time instead of CPU time (not built yet).").Bool()
 
@@ -83,15 +88,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case "run":
 		err = runAgent(ctx, logger, *runConfig)
 	case "record":
+		if ro.Output == "" && slices.Contains(args, "-") {
+			ro.Output = "-" // which kingpin takes for an empty value
+		}
 		switch {
+		case ro.Output == "":
+			return usage(stderr, errors.New("--output is empty"))
 		case *offCPU:
 			return usage(stderr, errors.New("--off-cpu: waiting time cannot be recorded yet"))
 		case ro.Duration < 100*time.Millisecond || ro.Duration > time.Hour:
 			return usage(stderr, fmt.Errorf("--duration is %s, want 100ms to 1h", ro.Duration))
+		case serviceSet && ro.Service == "":
+			return usage(stderr, errors.New("--service is empty; leave it out, or say --all, to record all processes"))
 		case ro.PID != 0 && ro.Service != "" || *all && (ro.PID != 0 || ro.Service != ""):
 			return usage(stderr, errors.New("--pid, --service and --all exclude one another"))
-		case ro.PID < 0:
-			return usage(stderr, fmt.Errorf("--pid is %d, want a process id", ro.PID))
 		}
 		err = agent.Record(ctx, logger, stdout, stderr, ro)
 	case "targets":
@@ -113,6 +123,24 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	return 0
 }
+
+// whole is a flag for a whole number within bounds.
+type whole struct {
+	name     string
+	to       *int
+	min, max int
+}
+
+func (w whole) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < w.min || n > w.max {
+		return fmt.Errorf("%s is %.40q, want a whole number from %d to %d", w.name, s, w.min, w.max)
+	}
+	*w.to = n
+	return nil
+}
+
+func (w whole) String() string { return strconv.Itoa(*w.to) }
 
 func usage(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "spanflame: %v; try spanflame --help\n", err)

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	pprof "github.com/google/pprof/profile"
+	"golang.org/x/sys/unix"
+
 	"github.com/spanflame/spanflame/test/harness"
 )
 
@@ -81,11 +84,83 @@ func TestGoodConfig(t *testing.T) {
 
 // TestUsage has wrong flags end with exit code 2.
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"run", "--no-such-flag"}, {"no-such-command"}, {"record", "--duration", "soon"}} {
+	for _, args := range [][]string{{"run", "--no-such-flag"}, {"no-such-command"}, {"record", "--duration", "soon"},
+		{"record", "--pid", "0"}, {"record", "--pid", "abc"}, {"record", "--pid", "-1"}, {"record", "--service="},
+		{"record", "--frequency", "0"}, {"record", "--frequency", "1.5"}, {"record", "--frequency", "1001"},
+	} {
 		code, stdout, stderr := harness.RunAgent(t, 20*time.Second, args...)
 		if code != 2 {
 			t.Errorf("%v: exit code %d, want 2: %s%s", args, code, stdout, stderr)
 		}
+	}
+}
+
+// TestRecordOutput has record write to what is no file that it may replace, and refuse
+// what it cannot write to before it records.
+func TestRecordOutput(t *testing.T) {
+	harness.NeedRoot(t)
+	dir := t.TempDir()
+	device, fifo, target, link := filepath.Join(dir, "device"), filepath.Join(dir, "fifo"), filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil { // as /dev/null
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(fifo, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(target, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	piped := make(chan []byte, 1)
+	go func() {
+		b, err := os.ReadFile(fifo)
+		if err != nil {
+			t.Error(err)
+		}
+		piped <- b
+	}()
+	isPprof := func(what string, b []byte) {
+		t.Helper()
+		if _, err := pprof.ParseData(b); err != nil {
+			t.Errorf("%s: %d bytes that are no pprof: %v", what, len(b), err)
+		}
+	}
+	record := func(path string) (int, string, string) {
+		t.Helper()
+		return harness.RunAgent(t, 30*time.Second, "record", "--all", "--duration", "1s", "-o", path)
+	}
+	for _, path := range []string{device, fifo, link} {
+		if code, _, stderr := record(path); code != 0 {
+			t.Errorf("%s: exit code %d: %s", path, code, stderr)
+		}
+	}
+	for path, want := range map[string]os.FileMode{device: os.ModeDevice | os.ModeCharDevice, fifo: os.ModeNamedPipe, link: os.ModeSymlink} {
+		if st, err := os.Lstat(path); err != nil || st.Mode().Type() != want {
+			t.Errorf("%s is no longer what it was: %v, %v", path, st, err)
+		}
+	}
+	isPprof("the pipe", <-piped)
+	b, err := os.ReadFile(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	isPprof("the file that a link points to", b)
+	code, stdout, stderr := record("-")
+	if code != 0 || !strings.Contains(stderr, "self %") {
+		t.Errorf("to the standard output: exit code %d: %s", code, stderr)
+	}
+	isPprof("the standard output", []byte(stdout))
+
+	for _, path := range []string{filepath.Join(dir, "none", "file"), dir, "/dev"} {
+		code, stdout, stderr := record(path)
+		if code != 1 || strings.Contains(stdout, "self %") || !strings.Contains(stderr, path+":") || strings.Contains(stderr, ".spanflame-") {
+			t.Errorf("%s: exit code %d: %s%s", path, code, stdout, stderr)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".spanflame-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }
 
