@@ -12,6 +12,7 @@ needed=(
   gcc g++ libc6-dev # programs that tests profile; cgo, for the race detector
   binutils        # addr2line, nm, objcopy, strip, readelf: oracles and test data
   elfutils        # eu-strip and eu-readelf
+  gdb             # oracle of unwinding
   xz-utils        # MiniDebugInfo
   util-linux      # unshare, setpriv, taskset
   iproute2        # network namespaces
