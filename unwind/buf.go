@@ -73,7 +73,7 @@ func (b *buf) uleb() uint64 {
 	for shift := uint(0); shift < 64; shift += 7 {
 		c := b.u8()
 		v |= uint64(c&0x7f) << shift
-		if c < 0x80 {
+		if c < 0x80 && (shift < 63 || c <= 1) {
 			return v
 		}
 	}
@@ -86,7 +86,7 @@ func (b *buf) sleb() int64 {
 	for shift := uint(0); shift < 64; shift += 7 {
 		c := b.u8()
 		v |= int64(c&0x7f) << shift
-		if c < 0x80 {
+		if c < 0x80 && (shift < 63 || c == 0 || c == 0x7f) {
 			if c&0x40 != 0 && shift+7 < 64 {
 				v |= -1 << (shift + 7)
 			}

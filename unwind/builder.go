@@ -1,10 +1,5 @@
 package unwind
 
-import (
-	"cmp"
-	"slices"
-)
-
 // builder makes a table of rows that come in the order of their addresses.
 type builder struct {
 	t      Table
@@ -40,6 +35,9 @@ func (b *builder) add(at VirtAddr, r Rule) {
 	}
 	if n > 0 && rows[n-1].Addr >= at {
 		b.t.Rows = rows[:n-1]
+		if b.last.CFA == CFAUnsupported {
+			b.t.Unsupported--
+		}
 		if n > 1 {
 			if prev := b.t.Rules[rows[n-2].Rule]; prev == r {
 				b.last = r
@@ -77,26 +75,4 @@ func (b *builder) finish(end VirtAddr, entries int) *Table {
 	b.add(end, Rule{})
 	b.t.Entries = entries
 	return &b.t
-}
-
-// entryLen is more than the code of an entry point takes that nothing describes.
-const entryLen = 64
-
-// markEntry ends stacks at the program's entry point, if nothing describes it: the
-// kernel jumped there.
-func (b *builder) markEntry(entry VirtAddr) {
-	t := &b.t
-	i, exact := slices.BinarySearchFunc(t.Rows, entry, func(r Row, a VirtAddr) int { return cmp.Compare(r.Addr, a) })
-	if entry == 0 || i > 0 && !exact && t.Rows[i-1].Rule != 0 || exact && t.Rows[i].Rule != 0 {
-		return
-	}
-	put := []Row{{entry, b.ruleIndex(Rule{CFA: CFAEnd})}}
-	next := i
-	if exact {
-		next++
-	}
-	if next >= len(t.Rows) || t.Rows[next].Addr > entry+entryLen {
-		put = append(put, Row{entry + entryLen, 0})
-	}
-	t.Rows = slices.Replace(t.Rows, i, next, put...)
 }

@@ -38,11 +38,8 @@ const (
 	opGNUNegOffsetExtended = 0x2f
 )
 
-const (
-	maxRemembered = 256
-	// maxSteps bounds the instructions of one function.
-	maxSteps = 1 << 20
-)
+// maxRemembered bounds the states that a function remembers at a time.
+const maxRemembered = 256
 
 // place is where a register is, while a program runs.
 type place struct {
@@ -68,19 +65,46 @@ type state struct {
 	reg    uint8 // of CFARegister
 	off    int64
 	deref  int64
+	regOff int64 // off of the last rule that was a register
 	fp, ra place
+	sp     place // inSame: it is the CFA
+}
+
+// plainSP says whether the caller's stack pointer is the CFA, as tables take for granted.
+func (s *state) plainSP() bool {
+	switch s.sp.kind {
+	case inSame:
+		return true
+	case inSP:
+		return s.cfa == CFASPDeref && s.off == 0 && s.deref == s.sp.off
+	case inFP:
+		return s.cfa == CFAFPDeref && s.off == 0 && s.deref == s.sp.off
+	}
+	return false
 }
 
 // machine runs call frame programs.
 type machine struct {
-	arch    arch
-	out     *builder
-	from    VirtAddr // rows before are not wanted
-	now     state
-	initial state
-	stack   []state
-	steps   int
-	cie     *cie
+	arch  arch
+	out   *builder
+	from  VirtAddr // rows before are not wanted
+	now   state
+	stack []state
+	cie   *cie
+}
+
+// prepare runs the program of a CIE, once for all its functions: many may share one.
+func (m *machine) prepare(c *cie) {
+	m.cie, m.stack = c, m.stack[:0]
+	m.now = state{cfa: CFAUnsupported}
+	if !m.arch.linkReg {
+		m.now.ra = place{kind: inUnknown}
+	}
+	c.initial = m.now
+	if !m.exec(c.program, 0, nil, 0) {
+		c.bad = true
+	}
+	c.initial = m.now
 }
 
 // run adds the rows of one function.
@@ -89,36 +113,25 @@ func (m *machine) run(c *cie, d *fde) {
 		m.out.add(m.from, Rule{CFA: CFAUnsupported})
 		return
 	}
-	m.cie, m.steps, m.stack = c, 0, m.stack[:0]
-	m.now = state{cfa: CFAUnsupported}
-	if !m.arch.linkReg {
-		m.now.ra = place{kind: inUnknown}
-	}
-	m.initial = m.now
+	m.cie, m.stack, m.now = c, m.stack[:0], c.initial
 	loc := d.start
-	if !m.exec(c.program, 0, &loc, d.end) {
-		m.out.add(m.from, Rule{CFA: CFAUnsupported})
-		return
+	if !m.exec(c.section.b[d.program:d.programEnd], c.section.addr+VirtAddr(d.program), &loc, d.end) {
+		m.now = state{cfa: CFAUnsupported}
 	}
-	m.initial = m.now
-	loc = d.start
-	if !m.exec(d.program, d.at, &loc, d.end) {
-		m.emit(loc, state{cfa: CFAUnsupported})
-		return
-	}
-	m.emit(loc, m.now)
+	m.emit(loc, &m.now)
 }
 
-// exec runs a program until its end or until the function's. False: it is corrupt.
+// exec runs a program until its end or until the function's. False: it is corrupt. A
+// CIE's has no loc, and cannot move it.
 func (m *machine) exec(program []byte, at VirtAddr, loc *VirtAddr, end VirtAddr) bool {
 	b := buf{b: program}
 	for b.at < len(b.b) {
-		if m.steps++; m.steps > maxSteps {
-			return false
-		}
 		op := b.u8()
 		switch op & 0xc0 {
 		case opAdvanceLoc:
+			if loc == nil {
+				return false
+			}
 			if !m.advance(loc, uint64(op&0x3f), end) {
 				return true
 			}
@@ -135,13 +148,14 @@ func (m *machine) exec(program []byte, at VirtAddr, loc *VirtAddr, end VirtAddr)
 		case opNop, opNegateRAState, opNegateRAStateWithPC:
 		case opSetLoc:
 			to := VirtAddr(b.pointer(m.cie.fdeEnc, at+VirtAddr(b.at)))
-			if b.err != nil || to < *loc {
+			if b.err != nil || loc == nil || to < *loc {
 				return false
 			}
-			m.emit(*loc, m.now)
-			if *loc = to; to >= end {
+			if to >= end {
 				return true
 			}
+			m.emit(*loc, &m.now)
+			*loc = to
 		case opAdvanceLoc1:
 			step = uint64(b.u8())
 		case opAdvanceLoc2:
@@ -164,7 +178,7 @@ func (m *machine) exec(program []byte, at VirtAddr, loc *VirtAddr, end VirtAddr)
 		case opUndefined:
 			m.save(b.uleb(), place{kind: inUndefined})
 		case opSameValue:
-			m.save(b.uleb(), place{kind: inSame})
+			m.sameValue(b.uleb())
 		case opRegister:
 			r, from := b.uleb(), b.uleb()
 			p := place{kind: inUnknown}
@@ -190,7 +204,7 @@ func (m *machine) exec(program []byte, at VirtAddr, loc *VirtAddr, end VirtAddr)
 			r := b.uleb()
 			m.defCFA(r, b.sleb()*m.cie.dataAlign)
 		case opDefCFARegister:
-			m.defCFA(b.uleb(), m.now.off)
+			m.defCFA(b.uleb(), m.now.regOff)
 		case opDefCFAOffset:
 			m.cfaOffset(int64(b.uleb()))
 		case opDefCFAOffsetSF:
@@ -200,10 +214,12 @@ func (m *machine) exec(program []byte, at VirtAddr, loc *VirtAddr, end VirtAddr)
 		case opExpression:
 			r := b.uleb()
 			m.save(r, m.addressExpression(b.block()))
-		case opValOffset, opValOffsetSF:
+		case opValOffset:
 			r := b.uleb()
-			b.uleb()
-			m.save(r, place{kind: inUnknown})
+			m.saveValue(r, m.factored(b.uleb()))
+		case opValOffsetSF:
+			r := b.uleb()
+			m.saveValue(r, b.sleb()*m.cie.dataAlign)
 		case opValExpression:
 			r := b.uleb()
 			b.block()
@@ -216,8 +232,13 @@ func (m *machine) exec(program []byte, at VirtAddr, loc *VirtAddr, end VirtAddr)
 		if b.err != nil {
 			return false
 		}
-		if step != 0 && !m.advance(loc, step, end) {
-			return true
+		if step != 0 {
+			if loc == nil {
+				return false
+			}
+			if !m.advance(loc, step, end) {
+				return true
+			}
 		}
 	}
 	return b.err == nil
@@ -227,12 +248,10 @@ func (m *machine) exec(program []byte, at VirtAddr, loc *VirtAddr, end VirtAddr)
 func (m *machine) advance(loc *VirtAddr, step uint64, end VirtAddr) bool {
 	hi := step * m.cie.codeAlign
 	if step != 0 && hi/step != m.cie.codeAlign || hi >= uint64(end-*loc) {
-		m.emit(*loc, m.now)
-		*loc = end - 1
 		return false
 	}
 	if hi != 0 {
-		m.emit(*loc, m.now)
+		m.emit(*loc, &m.now)
 		*loc += VirtAddr(hi)
 	}
 	return true
@@ -247,20 +266,43 @@ func (m *machine) save(r uint64, p place) {
 		m.now.fp = p
 	case uint64(m.arch.ra):
 		m.now.ra = p
+	case uint64(m.arch.sp):
+		m.now.sp = p
 	}
+}
+
+// sameValue: the register was not changed. Of the stack pointer that says that it is
+// not the CFA.
+func (m *machine) sameValue(r uint64) {
+	if r == uint64(m.arch.sp) {
+		m.now.sp = place{kind: inUnknown}
+		return
+	}
+	m.save(r, place{kind: inSame})
+}
+
+// saveValue: the register was CFA + off.
+func (m *machine) saveValue(r uint64, off int64) {
+	if r == uint64(m.arch.sp) && off == 0 {
+		m.now.sp = place{}
+		return
+	}
+	m.save(r, place{kind: inUnknown})
 }
 
 func (m *machine) restore(r uint64) {
 	switch r {
 	case uint64(m.arch.fp):
-		m.now.fp = m.initial.fp
+		m.now.fp = m.cie.initial.fp
 	case uint64(m.arch.ra):
-		m.now.ra = m.initial.ra
+		m.now.ra = m.cie.initial.ra
+	case uint64(m.arch.sp):
+		m.now.sp = m.cie.initial.sp
 	}
 }
 
 func (m *machine) defCFA(r uint64, off int64) {
-	m.now.off, m.now.deref, m.now.reg = off, 0, 0
+	m.now.off, m.now.regOff, m.now.deref, m.now.reg = off, off, 0, 0
 	switch {
 	case r == uint64(m.arch.sp):
 		m.now.cfa = CFASP
@@ -273,22 +315,23 @@ func (m *machine) defCFA(r uint64, off int64) {
 	}
 }
 
+// cfaOffset: DWARF 5, 6.4.2.2, has it follow a rule of a register only. After an expression
+// it is kept for the next such rule, as libgcc does: libgcrypt's assembler relies on it.
 func (m *machine) cfaOffset(off int64) {
+	m.now.regOff = off
 	switch m.now.cfa {
 	case CFASP, CFAFP, CFARegister:
 		m.now.off = off
-	default:
-		m.now.cfa = CFAUnsupported // only of a register (DWARF 5, 6.4.2.2)
 	}
 }
 
 // emit adds the row of a state.
-func (m *machine) emit(at VirtAddr, s state) {
+func (m *machine) emit(at VirtAddr, s *state) {
 	if at < m.from {
 		// Only the last of the rows before counts, from there on.
 		at = m.from
 	}
-	m.out.add(at, m.rule(&s))
+	m.out.add(at, m.rule(s))
 }
 
 // rule expresses a state, or says that it cannot be.
@@ -300,7 +343,7 @@ func (m *machine) rule(s *state) Rule {
 	ok := fits(s.off, &r.CFAOffset) && fits(s.deref, &r.Deref) &&
 		saved(s.fp, &r.FP, &r.FPOffset) && saved(s.ra, &r.RA, &r.RAOffset)
 	switch {
-	case !ok, r.CFA == CFAUnsupported, r.RA == SavedLost, r.RA == SavedSame && !m.arch.linkReg:
+	case !ok, r.CFA == CFAUnsupported, r.RA == SavedLost, r.RA == SavedSame && !m.arch.linkReg, !s.plainSP():
 		return Rule{CFA: CFAUnsupported}
 	}
 	return r
