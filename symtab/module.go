@@ -204,6 +204,7 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 	golang, goErr := newGoTable(main, st.layout, opts, &m.cache.frames)
 	var symErr error
 	if golang != nil {
+		table.golang = true
 		// The functions of Go are in their own table. The symbols are read only
 		// when code is asked for that is not in it: C code, under cgo.
 		st.isGo = true

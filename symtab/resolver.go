@@ -32,6 +32,7 @@ type symbolTable struct {
 	root   Root
 	layout layout
 	opts   *Options
+	golang bool // the functions of Go are in another table
 	got    atomic.Pointer[symbols]
 
 	mu     sync.Mutex // guards the rest
@@ -46,6 +47,7 @@ type symbols struct {
 	demangle func(string) string
 	raw      bool // keep names as they are in the file
 	cache    frameCache
+	debug    *debugInfo // nil: there is none
 }
 
 // load reads the tables. There may be a table even if the error is not nil.
@@ -53,15 +55,20 @@ func (t *symbolTable) load(l *loader) error {
 	files, opened, err := symbolFiles(t.main, t.path, t.root, t.opts)
 	limit := int(t.opts.MaxBytes / 2 / symbolBytes)
 	table, names, terr := l.symbols(t.layout, files, limit)
-	for _, f := range files[1:] {
-		f.file.ForgetHeaders()
-	}
 	if errors.Is(terr, ErrTableTooBig) {
 		table = newTable(nil) // a part of a table would give the rest no names, for no visible reason
 	}
 	s := &symbols{table: table, names: names, demangle: demangler(t.opts.Demangle), raw: t.opts.Demangle == "none"}
 	s.cache.budget = &t.cache.frames
+	if !t.golang { // whose own table knows as much, and takes less
+		var more []*handle
+		s.debug, more = newDebugInfo(files, t.root, t.opts, &t.cache.frames)
+		opened = append(opened, more...)
+	}
 
+	for _, f := range files[1:] {
+		f.file.ForgetHeaders()
+	}
 	t.mu.Lock()
 	if t.closed || !t.got.CompareAndSwap(nil, s) {
 		t.mu.Unlock()
@@ -91,6 +98,14 @@ func (t *symbolTable) frames(p position) ([]Frame, error) {
 }
 
 func (s *symbols) frames(p position) ([]Frame, error) {
+	if s.debug == nil {
+		return s.function(p)
+	}
+	return s.debug.frames(p, s.demangle, s.function)
+}
+
+// function is the function of a place as the symbol table has it.
+func (s *symbols) function(p position) ([]Frame, error) {
 	i, ok := s.table.find(p.at)
 	if !ok {
 		return nil, nil
@@ -125,7 +140,7 @@ func (t *symbolTable) count() int {
 
 func (t *symbolTable) bytes() int64 {
 	if s := t.got.Load(); s != nil {
-		return s.table.bytes() + s.names.bytes() + s.cache.bytes()
+		return s.table.bytes() + s.names.bytes() + s.cache.bytes() + s.debug.bytes()
 	}
 	return 0
 }
@@ -138,6 +153,7 @@ func (t *symbolTable) close() {
 	closeHandles(files)
 	if s := t.got.Load(); s != nil {
 		s.cache.close()
+		s.debug.close()
 	}
 }
 

@@ -25,7 +25,8 @@ var ErrNone = errors.New("the file has no debugging information")
 
 // Bounds.
 const (
-	maxUnpacked   = 48 << 20 // of all compressed sections
+	maxWork       = 512 << 20 // bytes of range lists and abbreviations that one look-up may read
+	maxUnpacked   = 48 << 20  // of all compressed sections
 	maxUnit       = 48 << 20  // bytes of a unit, or of a line table
 	maxUnits      = 1 << 19
 	maxRanges     = 1 << 20 // of all units, and of the scopes of one
@@ -63,6 +64,7 @@ type Data struct {
 	loaded  map[int]*unit
 	order   []int // of loaded, the oldest first
 	size    int64
+	work    int64 // left for this look-up
 	abbrevs map[uint64]*abbrevTable
 }
 
@@ -111,6 +113,10 @@ func Has(f *elffile.File) bool {
 func (d *Data) Find(addr elffile.VirtAddr) ([]Call, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.work = maxWork
+	if d.alt != nil {
+		d.alt.work = maxWork
+	}
 	if !d.scanned {
 		d.scanned = true
 		d.err = d.scan()
@@ -207,6 +213,14 @@ func (d *Data) unitAt(off uint64) *unitHead {
 		return nil
 	}
 	return &d.units[i]
+}
+
+// spend takes from the work that is left.
+func (d *Data) spend(n int) error {
+	if d.work -= int64(n); d.work < 0 {
+		return fmt.Errorf("range lists and abbreviations: %w", elffile.ErrTooLarge)
+	}
+	return nil
 }
 
 // scan reads the heads and the ranges of all units. What comes before an error is kept.

@@ -115,6 +115,9 @@ func (d *Data) abbreviations(off uint64) (*abbrevTable, error) {
 	var t *abbrevTable
 	for n := uint64(16 << 10); ; n *= 16 {
 		b, err := d.abbrev.some(off, n)
+		if err == nil {
+			err = d.spend(len(b))
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -321,5 +321,6 @@ func (p *lineProgram) end(start int, r lineRow) {
 		p.table.rows = rows[:start]
 		return
 	}
-	p.table.rows = append(rows, r)
+	rows = append(rows, r)
+	p.table.rows = rows
 }

@@ -210,6 +210,9 @@ func (d *Data) rangesOf(h *unitHead, v value, of int32, to []span) ([]span, erro
 	}
 	for n := uint64(512); ; n *= 16 {
 		b, err := sec.some(at, n)
+		if err == nil {
+			err = d.spend(len(b))
+		}
 		if err != nil {
 			return to, err
 		}
