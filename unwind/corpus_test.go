@@ -155,7 +155,7 @@ func TestAll(t *testing.T) {
 		t.Skip("SPANFLAME_TEST_UNWIND_ALL=1 is not set")
 	}
 	var all, readelf figures
-	var files, none, failed, readelfFailed, damaged int
+	var files, none, failed, readelfFailed, damaged, rules, rows int
 	var mu sync.Mutex
 	check := func(path string) {
 		b, err := os.Open(path)
@@ -186,6 +186,7 @@ func TestAll(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		files++
+		rules, rows = max(rules, len(table.Rules)), max(rows, len(table.Rows))
 		if err != nil {
 			damaged++
 			t.Logf("%s: %v", path, err)
@@ -226,7 +227,7 @@ func TestAll(t *testing.T) {
 	close(paths)
 	workers.Wait()
 	t.Logf("%d files, %d more without call frame information; %d are damaged; llvm-dwarfdump fails with %d, readelf with %d", files, none, damaged, failed, readelfFailed)
-	t.Logf("llvm-dwarfdump: %+v; readelf: %+v", all, readelf)
+	t.Logf("llvm-dwarfdump: %+v; readelf: %+v; tables have up to %d rows and %d rules", all, readelf, rows, rules)
 	if all.rows == 0 || float64(all.unsupported) > 1e-3*float64(all.rows) {
 		t.Errorf("%d of %d rows are unsupported", all.unsupported, all.rows)
 	}
