@@ -13,6 +13,7 @@ needed=(
   binutils        # addr2line, nm, objcopy, strip, readelf: oracles and test data
   elfutils        # eu-strip and eu-readelf
   gdb             # oracle of unwinding
+  dwz             # common files of debugging information
   xz-utils        # MiniDebugInfo
   util-linux      # unshare, setpriv, taskset
   iproute2        # network namespaces

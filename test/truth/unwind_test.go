@@ -97,10 +97,11 @@ func libcBelow(frames []string, last string) bool {
 }
 
 // TestSplitWithoutFramePointers is TestSplit with what distributions have: neither
-// frame pointers, nor symbols, nor debug information in the program itself.
+// frame pointers, nor symbols, nor debug information in the program itself; and with
+// functions that are there in the debug information only, as they were inlined.
 func TestSplitWithoutFramePointers(t *testing.T) {
 	harness.NeedRoot(t)
-	for _, name := range []string{"split-nofp", "split-apart"} {
+	for _, name := range []string{"split-nofp", "split-apart", "split-inlined"} {
 		t.Run(name, func(t *testing.T) {
 			const d = 5 * time.Second
 			w := harness.StartWorkload(t, name, d.Seconds()+3, 0)
@@ -283,9 +284,10 @@ func TestThousandShortPrograms(t *testing.T) {
 	}
 	harness.CheckTotal(t, "exec_burn", p.Time(burn), burnt, 2*run, time.Duration(p.Period))
 	checkExact(t, p, burn, "exec_burn", "main")
-	// One of the five samples that a program has is the one that makes the kernel ask for its
-	// mappings.
-	checkEnds(t, p, "exec_burn", burn, 0.7)
+	// The first sample of a program makes the kernel ask for its mappings, which takes the
+	// agent a while if there is no CPU for it.
+	programs := float64(truth1.Children + truth2.Children)
+	checkEnds(t, p, "exec_burn", burn, 1-1.5*programs/p.Samples(burn))
 	t.Logf("all of the programs, with their start and end: %v", p.Ends(of))
 	if t.Failed() {
 		t.Log(p.Describe(of))
@@ -328,8 +330,9 @@ func TestGoMemory(t *testing.T) {
 			t.Errorf("%s: %.2f %% of its stacks show %s as the caller", leaf, 100*direct/max(all, 1), caller)
 		}
 	}
-	checkEnds(t, p, "systemstack", named("runtime.systemstack"), 0.99)
-	checkEnds(t, p, "gcBgMarkWorker", named("runtime.gcBgMarkWorker"), 0.99)
+	checkEnds(t, p, "the collector", func(s *pprof.Sample) bool {
+		return named("runtime.systemstack")(s) || named("runtime.gcBgMarkWorker")(s) || named("runtime.bgsweep")(s)
+	}, 0.99)
 	if t.Failed() {
 		t.Log(p.Describe(nil))
 	}

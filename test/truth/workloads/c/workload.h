@@ -22,7 +22,9 @@
 #include <unistd.h>
 
 /* Not inlined, not cloned, and never the target of a tail call. */
+#ifndef FRAME
 #define FRAME __attribute__((noinline, noclone, used))
+#endif
 /* Behind a call, so that the call is not the last thing that its caller does. */
 #define NO_TAIL_CALL() __asm__ volatile("")
 
