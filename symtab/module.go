@@ -201,6 +201,7 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 	st.buildID = main.file.BuildID()
 
 	table := &symbolTable{cache: m.cache, main: main, path: m.path, root: src.root, layout: st.layout, opts: opts}
+	plt := newPLT(main.file, demangler(opts.Demangle))
 	golang, goErr := newGoTable(main, st.layout, opts, &m.cache.frames)
 	var symErr error
 	if golang != nil {
@@ -217,6 +218,9 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 		}
 		symErr = errors.Join(symErr, main.file.SectionsErr)
 		main.file.ForgetHeaders()
+	}
+	if plt != nil {
+		st.resolvers = append(st.resolvers, plt)
 	}
 	st.main = main.file
 	if main.handle != nil {
