@@ -185,6 +185,43 @@ func overlay(rows, over []row, end uint32) []row {
 	return append(out, rows[hi:]...)
 }
 
+// fill puts a rule where a range has none, from begin to end.
+func fill(rows []row, begin, end uint32, rule uint16) []row {
+	out := make([]row, 0, len(rows)+4)
+	last := uint16(ruleNone)
+	put := func(at uint32, r uint16) {
+		if n := len(out); n > 0 && out[n-1].offset == at {
+			out[n-1].rule = r
+		} else {
+			out = append(out, row{at, r})
+		}
+	}
+	entered, left := false, false
+	border := func(at uint32) {
+		if !entered && at >= begin {
+			entered = true
+			if last == ruleNone {
+				put(begin, rule)
+			}
+		}
+		if !left && at >= end {
+			left = true
+			put(end, last)
+		}
+	}
+	for _, r := range rows {
+		border(r.offset)
+		last = r.rule
+		if r.rule == ruleNone && r.offset >= begin && r.offset < end {
+			put(r.offset, rule)
+		} else {
+			put(r.offset, r.rule)
+		}
+	}
+	border(0xffffffff)
+	return out
+}
+
 func byOffset(a, b row) int {
 	switch {
 	case a.offset < b.offset:

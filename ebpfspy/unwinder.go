@@ -35,7 +35,8 @@ const (
 	ruleNone        = 0 // CFA_NONE
 	ruleUnsupported = 1
 	ruleGoChain     = 2
-	firstRule       = 3
+	ruleChain       = 3
+	firstRule       = 4
 )
 
 // anyExec is ANY_EXEC of c/spanflame.h.
@@ -128,6 +129,7 @@ func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner 
 	}
 	for number, cfa := range map[uint32]bpf.ProfileCfaKind{
 		ruleNone: bpf.ProfileCfaKindCFA_NONE, ruleUnsupported: bpf.ProfileCfaKindCFA_UNSUPPORTED, ruleGoChain: bpf.ProfileCfaKindCFA_GO_CHAIN,
+		ruleChain: bpf.ProfileCfaKindCFA_CHAIN,
 	} {
 		if err := objs.Rules.Put(number, &bpf.ProfileUnwindRule{Cfa: uint8(cfa)}); err != nil {
 			return nil, fmt.Errorf("write the unwind rules: %w", err)
@@ -528,9 +530,12 @@ func (u *unwinder) load(f *unwindFile) {
 		defer func() { _ = closer.Close() }() // only read from
 	}
 	var table *unwind.Table
+	var v8From, v8To unwind.VirtAddr
 	golang := false
 	if err == nil {
-		golang = isGo(ef)
+		if golang = isGo(ef); !golang {
+			v8From, v8To, _ = symtab.V8Builtins(ef)
+		}
 		table, err = unwind.Read(ef, nil, unwind.Options{SkipDebugFrame: golang})
 	}
 	u.mu.Lock()
@@ -568,6 +573,13 @@ func (u *unwinder) load(f *unwindFile) {
 		table = &unwind.Table{}
 	}
 	rows := rowsOf(ef, table, u.number, gap)
+	if v8From < v8To {
+		lo, ok := ef.OffsetOf(v8From)
+		hi, ok2 := ef.OffsetOf(v8To - 1)
+		if ok && ok2 && lo <= hi && hi < 0xffffffff {
+			rows = fill(rows, uint32(lo), uint32(hi)+1, ruleChain)
+		}
+	}
 	if golang {
 		if rows, err = u.withGo(rows, ef); err != nil {
 			level.Debug(u.logger).Log("msg", "Go's functions are unwound by frame pointers alone", "path", f.path, "err", err)

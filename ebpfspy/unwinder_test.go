@@ -185,6 +185,26 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
+func TestFill(t *testing.T) {
+	under := []row{{0, 5}, {10, 0}, {20, 6}, {30, 0}}
+	for _, tt := range []struct {
+		name       string
+		begin, end uint32
+		want       []row
+	}{
+		{"a hole", 10, 20, []row{{0, 5}, {10, 9}, {20, 6}, {30, 0}}},
+		{"within a hole", 12, 15, []row{{0, 5}, {10, 0}, {12, 9}, {15, 0}, {20, 6}, {30, 0}}},
+		{"over all", 0, 100, []row{{0, 5}, {10, 9}, {20, 6}, {30, 9}, {100, 0}}},
+		{"from a hole into a rule", 15, 25, []row{{0, 5}, {10, 0}, {15, 9}, {20, 6}, {25, 6}, {30, 0}}},
+		{"no hole", 2, 8, []row{{0, 5}, {8, 5}, {10, 0}, {20, 6}, {30, 0}}},
+		{"behind", 40, 50, []row{{0, 5}, {10, 0}, {20, 6}, {30, 0}, {40, 9}, {50, 0}}},
+	} {
+		if got := fill(under, tt.begin, tt.end, 9); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
 // TestRowsOf places the rows of real files at their offsets.
 func TestRowsOf(t *testing.T) {
 	var files []string

@@ -2,6 +2,7 @@ package unwind
 
 import (
 	"bytes"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,6 +21,12 @@ func show(t *Table) string {
 		s := map[CFA]string{CFANone: "none", CFAUnsupported: "unsupported", CFAEnd: "end"}[r.CFA]
 		if s == "" {
 			s = fmt.Sprintf("%s%+d", map[CFA]string{CFASP: "sp", CFAFP: "fp", CFARegister: "reg", CFASPDeref: "*sp", CFAFPDeref: "*fp", CFAPLT: "plt"}[r.CFA], r.CFAOffset)
+		}
+		if r.RA != SavedSame && (r.RA != SavedCFA || r.RAOffset != -8) {
+			s += fmt.Sprintf(" ra %d%+d", r.RA, r.RAOffset)
+		}
+		if r.FP != SavedSame {
+			s += fmt.Sprintf(" fp %d%+d", r.FP, r.FPOffset)
 		}
 		w = append(w, fmt.Sprintf("%x %s", row.Addr, s))
 	}
@@ -50,6 +57,16 @@ func TestOdd(t *testing.T) {
 			f.fde(c, 0x1000, 0x100)
 			f.fde(c, 0x1080, 0x100, slices.Concat(move(1, 16), move(1, 24))...)
 		}, "1000 sp+8, 1100 sp+24, 1180 none", nil},
+		"overlapping, with what is not supported before": {func(f *frames) {
+			c := f.plain()
+			f.fde(c, 0x1000, 0x100)
+			f.fde(c, 0x1080, 0x100, slices.Concat([]byte{opDefCFAExpression, 0, opAdvanceLoc | 1, opDefCFA, 7, 24})...)
+		}, "1000 sp+8, 1100 sp+24, 1180 none", nil},
+		"overlapping, and the same in the end": {func(f *frames) {
+			c := f.plain()
+			f.fde(c, 0x1000, 0x100)
+			f.fde(c, 0x1080, 0x100, slices.Concat(move(1, 16), move(1, 8))...)
+		}, "1000 sp+8, 1180 none", nil},
 		"inside another": {func(f *frames) {
 			c := f.plain()
 			f.fde(c, 0x1000, 0x100)
@@ -60,15 +77,27 @@ func TestOdd(t *testing.T) {
 			f.fde(c, 0x1000, 0x100)
 			f.fde(c, 0x1000, 0x100, opDefCFAOffset, 16)
 		}, "1000 sp+8, 1100 none", nil},
+		"many times": {func(f *frames) {
+			c := f.plain()
+			f.fde(c, 0x2000, 0x100)
+			for i := range byte(50) {
+				f.fde(c, 0x1000, 0x100, opDefCFAOffset, i+16)
+			}
+		}, "1000 sp+16, 1100 none, 2000 sp+8, 2100 none", nil},
 		"padding": {func(f *frames) {
 			c := f.plain()
 			f.fde(c, 0x1000, 1)
 			f.fde(c, 0x1010, 1, opDefCFAOffset, 16)
 			f.fde(c, 0x1021, 1, opDefCFAOffset, 24)
 		}, "1000 sp+8, 1010 sp+16, 1011 none, 1021 sp+24, 1022 none", nil},
-		"start 0":        {func(f *frames) { f.fde(f.plain(), 0, 0x100) }, "0 none", nil},
-		"no size":        {func(f *frames) { f.fde(f.plain(), 0x1000, 0) }, "0 none", nil},
-		"wraps round":    {func(f *frames) { f.fde(f.plain(), 0x1000, 1<<64-0x1000) }, "0 none", nil},
+		"start 0":     {func(f *frames) { f.fde(f.plain(), 0, 0x100) }, "0 none", nil},
+		"no size":     {func(f *frames) { f.fde(f.plain(), 0x1000, 0) }, "0 none", nil},
+		"wraps round": {func(f *frames) { f.fde(f.plain(), 0x1000, 1<<64-0x1000) }, "0 none", nil},
+		"wraps round into others": {func(f *frames) {
+			c := f.plain()
+			f.fde(c, 0x1000, 1<<64-0x800, opDefCFAOffset, 16)
+			f.fde(c, 0x2000, 0x100)
+		}, "2000 sp+8, 2100 none", nil},
 		"last addresses": {func(f *frames) { f.fde(f.plain(), 1<<64-0x100, 0xff, move(4, 16)...) }, "ffffffffffffff00 sp+8, ffffffffffffff04 sp+16, ffffffffffffffff none", nil},
 		"4 GiB long": {func(f *frames) {
 			f.fde(f.plain(), 0x1000, 1<<32, slices.Concat([]byte{opAdvanceLoc4, 0, 0, 0, 0x80}, move(0, 16), []byte{opAdvanceLoc4, 0, 0, 0, 0x80}, move(0, 24))...)
@@ -142,6 +171,18 @@ func TestOdd(t *testing.T) {
 			f.fde(f.plain(), 0x1000, 8, opDefCFAExpression, 3, xBreg0+7, 8, xDeref, opAdvanceLoc|1, opDefCFAOffset, 56, opAdvanceLoc|1, opDefCFARegister, 7)
 		}, "1000 *sp+0, 1002 sp+56, 1008 none", nil},
 		"GNU's negative offset": {func(f *frames) {
+			f.fde(f.plain(), 0x1000, 8, opGNUNegOffsetExtended, 16, 2, opAdvanceLoc|1, opGNUNegOffsetExtended, 6, 3, opAdvanceLoc|1, opUndefined, 16)
+		}, "1000 sp+8 ra 2+16, 1001 sp+8 ra 2+16 fp 2+24, 1002 end, 1008 none", nil},
+		"advance of 64 bits": {func(f *frames) {
+			f.fde(f.plain(), 0x1000, 1<<33, slices.Concat([]byte{opMIPSAdvanceLoc8, 0, 0, 0, 0, 1, 0, 0, 0}, move(0, 16))...)
+		}, "1000 sp+8, 100001000 sp+16, 200001000 none", nil},
+		"in a register that is none": {func(f *frames) { f.fde(f.plain(), 0x1000, 8, opRegister, 6, 40, opAdvanceLoc|1, opRegister, 16, 40) }, "1000 sp+8 fp 1+0, 1001 unsupported, 1008 none", nil},
+		"negative addend": {func(f *frames) {
+			f.fde(f.plain(), 0x1000, 8, slices.Concat([]byte{opDefCFAExpression, 14, xBreg0 + 7, 8, xDeref, xPlusUconst, 0xf8}, repeat(8, 0xff), []byte{1})...)
+		}, "1000 unsupported, 1008 none", nil},
+		"procedure linkage table": {plt(7, xLit0+11), "1000 plt+8, 1008 none", nil},
+		"one of another register": {plt(3, xLit0+11), "1000 unsupported, 1008 none", nil},
+		"one without number":      {plt(7, xLit0-1), "1000 unsupported, 1008 none", nil},
 			f.fde(f.plain(), 0x1000, 8, opGNUNegOffsetExtended, 16, 2, opAdvanceLoc|1, opUndefined, 16)
 		}, "1000 sp+8, 1001 end, 1008 none", nil},
 
@@ -151,7 +192,7 @@ func TestOdd(t *testing.T) {
 			f.fde(c, 0x1008, 8, move(1, 40)...)
 		}, "1000 unsupported, 1010 none", nil},
 		"CIE that sets the location": {func(f *frames) { f.fde(f.plain(opSetLoc, 0, 0x20, 0, 0, 0, 0, 0, 0), 0x1000, 8) }, "1000 unsupported, 1008 none", nil},
-		"other return address":       {func(f *frames) { f.fde(f.cie(1, 0, 1, 0x78, 17, opDefCFA, 7, 8, opOffset|17, 1), 0x1000, 8) }, "1000 unsupported, 1008 none", nil},
+		"other return address":       {func(f *frames) { f.fde(f.cie(1, 0, 1, 0x78, 17, opDefCFA, 7, 8, opOffset|16, 1), 0x1000, 8) }, "1000 unsupported, 1008 none", nil},
 		"version 2":                  {func(f *frames) { f.fde(f.cie(2, 0, 1, 0x78, 16, opDefCFA, 7, 8, opOffset|16, 1), 0x1000, 8) }, "0 none", nil},
 		"version 3":                  {func(f *frames) { f.fde(f.cie(3, 0, 1, 0x78, 0x90, 0, opDefCFA, 7, 8, opOffset|16, 1), 0x1000, 8) }, "1000 sp+8, 1008 none", nil},
 		"version 4":                  {func(f *frames) { f.fde(f.cie(4, 0, 8, 0, 1, 0x78, 16, opDefCFA, 7, 8, opOffset|16, 1), 0x1000, 8) }, "1000 sp+8, 1008 none", nil},
@@ -212,6 +253,13 @@ func TestOdd(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// plt is a function whose CFA is as that of a procedure linkage table.
+func plt(reg, lit byte) func(f *frames) {
+	return func(f *frames) {
+		f.fde(f.plain(), 0x1000, 8, opDefCFAExpression, 11, xBreg0+reg, 8, xBreg0+16, 0, xLit0+15, xAnd, lit, xGe, xLit0+3, xShl, xPlus)
 	}
 }
 
@@ -305,6 +353,54 @@ func TestTruncated(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestWithoutTerminator: where .eh_frame ends if no section says so.
+func TestWithoutTerminator(t *testing.T) {
+	f := &frames{eh: true}
+	c := f.plain()
+	f.fde(c, 0x1000, 0x100)
+	f.fde(c, 0x2000, 0x100)
+	bare := slices.Clone(f.b)
+	f.b = append(f.b, 0, 0, 0, 0)
+	f.fde(c, 0x3000, 0x100)
+	for name, tc := range map[string]struct {
+		data      []byte
+		count     uint32 // in .eh_frame_hdr
+		sections  bool
+		functions int
+		err       error
+	}{
+		"all that is counted":         {append(bare[:len(bare):len(bare)], 1, 2, 3, 4, 5), 2, false, 2, nil},
+		"less than is counted":        {append(bare[:len(bare):len(bare)], 1, 2, 3, 4, 5), 3, false, 2, elffile.ErrCorrupt},
+		"not counted":                 {append(bare[:len(bare):len(bare)], 1, 2, 3, 4, 5), 0, false, 2, elffile.ErrCorrupt},
+		"corrupt, in a section":       {append(bare[:len(bare):len(bare)], 1, 2, 3, 4, 5), 2, true, 2, elffile.ErrCorrupt},
+		"terminator":                  {f.b, 2, false, 2, nil},
+		"terminator within a section": {f.b, 2, true, 3, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := program(tc.data, nil, tc.sections)
+			le.PutUint64(b[24:], 0x1000) // described
+			le.PutUint32(b[64+2*56+8:], tc.count)
+			got, err := Read(openBytes(t, b), nil, Options{})
+			if got == nil || got.Entries != tc.functions || !errors.Is(err, tc.err) || tc.err == nil && err != nil {
+				t.Errorf("%+v, %v, want %d functions, %v", got, err, tc.functions, tc.err)
+			}
+		})
+	}
+}
+
+// TestOtherDebugFile: a debug file of another machine is not read.
+func TestOtherDebugFile(t *testing.T) {
+	f := &frames{}
+	f.fde(f.plain(), 0x1000, 0x100)
+	for machine, want := range map[elf.Machine]error{elf.EM_X86_64: nil, elf.EM_AARCH64: ErrNoFrames} {
+		debug := program(nil, f.b, true)
+		le.PutUint16(debug[18:], uint16(machine))
+		if _, err := Read(openBytes(t, program(nil, nil, true)), openBytes(t, debug), Options{}); !errors.Is(err, want) || want == nil && err != nil {
+			t.Errorf("%v: %v, want %v", machine, err, want)
 		}
 	}
 }
