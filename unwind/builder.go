@@ -33,41 +33,52 @@ func (b *builder) add(at VirtAddr, r Rule) {
 	if n > 0 && r == b.last {
 		return
 	}
+	index, ok := b.ruleIndex(r)
+	if !ok {
+		b.add(at, Rule{CFA: CFAUnsupported})
+		return
+	}
 	if n > 0 && rows[n-1].Addr >= at {
-		b.t.Rows = rows[:n-1]
+		n--
+		b.t.Rows = rows[:n]
 		if b.last.CFA == CFAUnsupported {
 			b.t.Unsupported--
 		}
-		if n > 1 {
-			if prev := b.t.Rules[rows[n-2].Rule]; prev == r {
-				b.last = r
-				return
-			}
+		if n > 0 && rows[n-1].Rule == index {
+			b.last = r
+			return
 		}
 	}
 	if b.full() {
 		return
 	}
-	b.t.Rows = append(b.t.Rows, Row{at, b.ruleIndex(r)})
+	b.t.Rows = append(b.t.Rows, Row{at, index})
 	b.last = r
 	if r.CFA == CFAUnsupported {
 		b.t.Unsupported++
 	}
 }
 
-func (b *builder) ruleIndex(r Rule) uint32 {
+// maxRules bounds the memory of the index. The tables of real files have under 1000.
+const maxRules = 1 << 16
+
+// ruleIndex is false if there is no room for the rule.
+func (b *builder) ruleIndex(r Rule) (uint32, bool) {
 	slot := &b.recent[(uint32(r.CFAOffset)>>3^uint32(r.CFA)^uint32(r.FP)<<1)%uint32(len(b.recent))]
 	if slot.rule == r {
-		return slot.index
+		return slot.index, true
 	}
 	i, ok := b.index[r]
 	if !ok {
+		if len(b.t.Rules) >= maxRules && r.CFA != CFAUnsupported {
+			return 0, false
+		}
 		i = uint32(len(b.t.Rules))
 		b.t.Rules = append(b.t.Rules, r)
 		b.index[r] = i
 	}
 	*slot = recent{r, i}
-	return i
+	return i, true
 }
 
 func (b *builder) finish(end VirtAddr, entries int) *Table {

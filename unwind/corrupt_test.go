@@ -183,8 +183,6 @@ func TestOdd(t *testing.T) {
 		"procedure linkage table": {plt(7, xLit0+11), "1000 plt+8, 1008 none", nil},
 		"one of another register": {plt(3, xLit0+11), "1000 unsupported, 1008 none", nil},
 		"one without number":      {plt(7, xLit0-1), "1000 unsupported, 1008 none", nil},
-			f.fde(f.plain(), 0x1000, 8, opGNUNegOffsetExtended, 16, 2, opAdvanceLoc|1, opUndefined, 16)
-		}, "1000 sp+8, 1001 end, 1008 none", nil},
 
 		"CIE that advances": {func(f *frames) {
 			c := f.plain(slices.Concat(move(1, 16), move(1, 24), move(1, 32))...)
@@ -424,6 +422,22 @@ func TestLimits(t *testing.T) {
 		if max >= 100 && max < 400 && (len(got.Rows) < max || show(got)[:20] != "1000 sp+8, 1004 sp+1") {
 			t.Errorf("%d rows of at most %d: %.40s", len(got.Rows), max, show(got))
 		}
+	}
+	f = &frames{}
+	c = f.plain()
+	for i := range uint32(maxRules + 100) {
+		f.fde(c, uint64(0x1000+0x10*i), 0x10, append(le.AppendUint32([]byte{opDefCFAOffset}, i&0x7f|i>>7&0x7f<<8|i>>14&0x7f<<16|0x808080), 0)...)
+	}
+	got, err := f.evaluate(0, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTable(t, got)
+	if len(got.Rules) != maxRules+1 || got.Unsupported != 1 {
+		t.Errorf("%d rules, %d rows are unsupported", len(got.Rules), got.Unsupported)
+	}
+	if r := got.Find(0x1000 + 0x10*1000); r.CFAOffset != 1000 {
+		t.Errorf("before the limit: %+v", r)
 	}
 	file := openBytes(t, program(f.b, nil, true))
 	if _, err := Read(file, nil, Options{MaxSection: 100}); !errors.Is(err, elffile.ErrTooLarge) {
