@@ -80,10 +80,11 @@ func TestOdd(t *testing.T) {
 		"many times": {func(f *frames) {
 			c := f.plain()
 			f.fde(c, 0x2000, 0x100)
-			for i := range byte(50) {
-				f.fde(c, 0x1000, 0x100, opDefCFAOffset, i+16)
+			for i := range uint64(100) {
+				f.fde(c, 0x1000, 0x100, opDefCFAOffset, byte(i+16))
+				f.fde(c, 0x2000-i, 0x10)
 			}
-		}, "1000 sp+16, 1100 none, 2000 sp+8, 2100 none", nil},
+		}, "1000 sp+16, 1100 none, 1f9d sp+8, 2100 none", nil},
 		"padding": {func(f *frames) {
 			c := f.plain()
 			f.fde(c, 0x1000, 1)
@@ -161,8 +162,9 @@ func TestOdd(t *testing.T) {
 		"signed number of more than 64 bits": {func(f *frames) {
 			f.fde(f.plain(), 0x1000, 8, append(append(move(4, 16), opDefCFAOffsetSF), append(repeat(9, 0x80), 1)...)...)
 		}, "1000 sp+8, 1004 unsupported, 1008 none", nil},
-		"number without end":  {func(f *frames) { f.fde(f.plain(), 0x1000, 8, append([]byte{opDefCFAOffset}, repeat(1000, 0xff)...)...) }, "1000 unsupported, 1008 none", nil},
-		"offset over 32 bits": {func(f *frames) { f.fde(f.plain(), 0x1000, 8, opDefCFAOffset, 0x80, 0x80, 0x80, 0x80, 8) }, "1000 unsupported, 1008 none", nil},
+		"number without end":   {func(f *frames) { f.fde(f.plain(), 0x1000, 8, append([]byte{opDefCFAOffset}, repeat(1000, 0xff)...)...) }, "1000 unsupported, 1008 none", nil},
+		"offset over 32 bits":  {func(f *frames) { f.fde(f.plain(), 0x1000, 8, opDefCFAOffset, 0x80, 0x80, 0x80, 0x80, 8) }, "1000 unsupported, 1008 none", nil},
+		"offset under 32 bits": {func(f *frames) { f.fde(f.plain(), 0x1000, 8, opDefCFAOffsetSF, 0x80, 0x80, 0x80, 0x80, 8) }, "1000 unsupported, 1008 none", nil},
 		"block of impossible size": {func(f *frames) {
 			f.fde(f.plain(), 0x1000, 8, append([]byte{opDefCFAExpression}, append(long[:9], 1)...)...)
 		}, "1000 unsupported, 1008 none", nil},
@@ -418,6 +420,9 @@ func TestLimits(t *testing.T) {
 		checkTable(t, got)
 		if errors.Is(err, ErrTooMany) != (max < 400) || len(got.Rows) > max+1 {
 			t.Errorf("%d rows of at most %d, %v", len(got.Rows), max, err)
+		}
+		if max < 100 && got.Entries != 0 {
+			t.Errorf("%d functions are kept with at most %d rows", got.Entries, max)
 		}
 		if max >= 100 && max < 400 && (len(got.Rows) < max || show(got)[:20] != "1000 sp+8, 1004 sp+1") {
 			t.Errorf("%d rows of at most %d: %.40s", len(got.Rows), max, show(got))
