@@ -62,7 +62,7 @@ type Session struct {
 	kern       *kernelSide
 	pending    []timed
 	asks       []bpf.ProfileProcessEvent // of the kernel, for mappings and tables
-	declined   []uint32                  // PIDs that were asked for and are no targets
+	declined   map[uint32]struct{}       // PIDs that were asked for and are no targets
 	lostEvents uint64
 	lost       atomic.Bool
 
@@ -150,7 +150,7 @@ func (s *Session) setKern(k *kernelSide) {
 	s.kern = k
 	s.pending = nil
 	s.lostEvents = 0
-	s.declined = nil
+	s.declined = map[uint32]struct{}{}
 	s.pumpMu.Unlock()
 	s.count = counter{kern: k}
 }
@@ -314,10 +314,10 @@ func (s *Session) UpdateTargets() {
 	s.mu.Unlock()
 	if s.kern != nil {
 		s.kern.clearExcluded()
-		for _, pid := range s.declined {
+		for pid := range s.declined {
 			_ = s.kern.objs.Processes.Delete(pid) // so that it asks again
 		}
-		s.declined = nil
+		clear(s.declined)
 	}
 }
 

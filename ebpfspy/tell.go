@@ -14,6 +14,10 @@ import (
 // again by a later sample, or found by the repair.
 const maxAsked = 256
 
+// maxDeclined bounds the processes of no target that are remembered, to be asked for again
+// when targets change.
+const maxDeclined = 1 << 16
+
 // tellKernel gives the kernel the mappings and tables that it asked for, and those
 // that have changed. The caller holds pumpMu.
 func (s *Session) tellKernel() {
@@ -31,11 +35,18 @@ func (s *Session) tellKernel() {
 	seen := map[*process]bool{}
 	for _, p := range s.table.changed {
 		img := p.current()
-		if seen[p] || p.exited != 0 || !img.known {
+		if seen[p] || p.exited != 0 {
 			continue
 		}
 		seen[p] = true
-		list = append(list, news{p.id, img.execID, img.maps})
+		execID := img.execID
+		if !img.known {
+			if img != p.images[0] {
+				continue // the event of its exec is on its way
+			}
+			execID = anyExec // there before the session was
+		}
+		list = append(list, news{p.id, execID, img.maps})
 	}
 	ended := s.table.ended
 	s.table.changed, s.table.ended = nil, nil
@@ -74,7 +85,10 @@ func (s *Session) answer(e *bpf.ProfileProcessEvent) {
 		return
 	}
 	if s.findTarget(sub); sub.reason == ledger.NoTarget {
-		s.declined = append(s.declined, id.pid)
+		if len(s.declined) >= maxDeclined {
+			clear(s.declined)
+		}
+		s.declined[id.pid] = struct{}{}
 		return
 	}
 	s.mu.Lock()

@@ -48,6 +48,13 @@ const anonymousFile = 0
 // maxTableFile bounds the files that tables are made of.
 const maxTableFile = 4 << 30
 
+// Bounds of one table: the agent needs some 100 bytes a row while it makes it. A browser
+// of 250 MB has 3 million.
+const (
+	maxTableSection = 64 << 20
+	maxTableRows    = 4 << 20
+)
+
 // unwinder keeps the kernel's tables: which process has what mapped where, and how
 // the code of each file is unwound. Everything is loaded when a sample asks for it.
 type unwinder struct {
@@ -371,8 +378,8 @@ func (u *unwinder) unload(f *unwindFile) {
 	}
 }
 
-// evict makes room for a number of nodes, if there is not enough: the tables that were not used for longest go
-// first, those of this round and the last one never.
+// evict makes room for a number of nodes, if there is not enough: the tables that were
+// not used for longest go first, those of this round and the last one never.
 func (u *unwinder) evict(want int) error {
 	want -= u.nodes.room()
 	type old struct {
@@ -415,6 +422,9 @@ func (u *unwinder) asked(slot uint32, maps *mappings, opener func(*mapping) symt
 		return
 	}
 	f := u.bySlot[slot]
+	if f.denied || f.state != bpf.ProfileUnwindFileStateFILE_UNLOADED && f.state != bpf.ProfileUnwindFileStateFILE_ASKED {
+		return // two CPUs have asked, and this is the second
+	}
 	for i := range maps.list {
 		// Who told of the file first may be gone.
 		if m := &maps.list[i]; m.file != nil && m.file.id == f.id {
@@ -536,7 +546,7 @@ func (u *unwinder) load(f *unwindFile) {
 		if golang = isGo(ef); !golang {
 			v8From, v8To, _ = symtab.V8Builtins(ef)
 		}
-		table, err = unwind.Read(ef, nil, unwind.Options{SkipDebugFrame: golang})
+		table, err = unwind.Read(ef, nil, unwind.Options{MaxSection: maxTableSection, MaxRows: maxTableRows, SkipDebugFrame: golang})
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -350,6 +350,11 @@ func TestTableBudget(t *testing.T) {
 		}
 	}
 	check("the first file", u.ask(t, 1, maps), loaded)
+	generation := u.bySlot[1].tree.generation
+	u.asked(1, maps, openPath) // by another CPU, at the same time
+	if check("the first file, asked for twice", u.stateOf(t, 1), loaded); u.bySlot[1].tree.generation != generation {
+		t.Error("a table that is in use was made anew")
+	}
 	check("no ELF file", u.ask(t, 3, maps), noTable)
 	check("a file that is not there", u.ask(t, 4, maps), asked)
 	check("a second file, while the first is in use", u.ask(t, 2, maps), asked)

@@ -10,7 +10,7 @@ import (
 
 const (
 	minV8        = 16 << 20 // bytes of a program with V8
-	maxV8Names   = 128 << 20
+	maxV8Names   = 48 << 20
 	v8Builtin    = "Builtins_"
 	minV8Symbols = 100
 )
