@@ -6,7 +6,8 @@ set -euo pipefail
 # package: what it is for
 needed=(
   clang-19        # BPF objects
-  llvm-19         # llvm-strip-19
+  llvm-19         # llvm-strip-19; llvm-addr2line-19 and llvm-dwarfdump-19, oracles
+  lld-19          # arm64 programs for the tests of unwinding
   libbpf-dev      # bpf_helpers.h and its like
   bpftool         # statistics of BPF programs, in bench
   gcc g++ libc6-dev # programs that tests profile; cgo, for the race detector
