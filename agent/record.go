@@ -130,12 +130,16 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 	tops := topTable{}
 	begun := time.Now()
 	builder.Cover(begun, begun)
+	sampled := begun // until when samples were taken
 	collect := func() error {
-		_, err := session.CollectProfiles(func(s *ebpfspy.Sample) {
+		info, err := session.CollectProfiles(func(s *ebpfspy.Sample) {
 			value := int64(s.Count) * s.Period.Nanoseconds()
 			builder.Add(&profile.Sample{Stack: s.Stack, Value: value, Count: s.Count, Thread: s.Thread})
 			tops.add(s, value)
 		})
+		if err == nil {
+			sampled = info.Start.Add(info.Duration)
+		}
 		return err
 	}
 	end := time.NewTimer(opts.Duration)
@@ -164,7 +168,7 @@ wait:
 		return err
 	}
 	fmt.Fprintf(progress, "\r%60s\r", "")
-	builder.Cover(begun, time.Now())
+	builder.Cover(begun, sampled)
 	if file != nil {
 		if err := file.write(builder); err != nil {
 			return err
@@ -174,10 +178,10 @@ wait:
 	if opts.JSON {
 		return json.NewEncoder(out).Encode(map[string]any{
 			"taken": b.In, "profiled": b.Out, "dropped": b.Dropped, "file": opts.Output,
-			"duration_seconds": time.Since(begun).Seconds(),
+			"duration_seconds": sampled.Sub(begun).Seconds(),
 		})
 	}
-	return tops.print(out, name, b, time.Since(begun), opts.Output)
+	return tops.print(out, name, b, sampled.Sub(begun), opts.Output)
 }
 
 // anyOf fails if no process of this host is of the service.

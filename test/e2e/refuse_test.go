@@ -148,14 +148,14 @@ func TestRecordOutput(t *testing.T) {
 	}
 	isPprof("the file that a link points to", b)
 	code, stdout, stderr := record("-")
-	if code != 0 || !strings.Contains(stderr, "self %") {
+	if code != 0 || !strings.Contains(stderr, " of CPU in ") {
 		t.Errorf("to the standard output: exit code %d: %s", code, stderr)
 	}
 	isPprof("the standard output", []byte(stdout))
 
 	for _, path := range []string{filepath.Join(dir, "none", "file"), dir, "/dev"} {
 		code, stdout, stderr := record(path)
-		if code != 1 || strings.Contains(stdout, "self %") || !strings.Contains(stderr, path+":") || strings.Contains(stderr, ".spanflame-") {
+		if code != 1 || strings.Contains(stdout, " of CPU in ") || !strings.Contains(stderr, path+":") || strings.Contains(stderr, ".spanflame-") {
 			t.Errorf("%s: exit code %d: %s%s", path, code, stdout, stderr)
 		}
 	}
