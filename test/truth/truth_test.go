@@ -180,7 +180,24 @@ func TestShortLived(t *testing.T) {
 			in := harness.InFunction(tt.function)
 			harness.CheckTotal(t, strconv.Itoa(tt.truth.Children)+" children", p.Time(in), seconds(tt.truth.Functions[tt.function]),
 				tt.w.Ended().Sub(tt.w.Started), time.Duration(p.Period))
-			checkWhole(t, p, in)
+			if tt.function == "short_burn" {
+				checkWhole(t, p, in) // a fork has its parent's mappings at once
+				return
+			}
+			// The kernel is told of a new program's mappings about a millisecond after its
+			// exec, which is later than the first sample of some.
+			cut := 0.0
+			for _, s := range p.Matching(in) {
+				if frames := harness.Frames(s); !harness.IsWhole(frames) {
+					if reason := frames[len(frames)-1]; reason != "[truncated: not_loaded_yet]" && reason != "[truncated: no_mapping]" {
+						t.Errorf("a stack ends as %s", reason)
+					}
+					cut += float64(s.Value[0])
+				}
+			}
+			if cut > float64(tt.truth.Children) {
+				t.Errorf("%.0f stacks of %d programs do not end in a root frame", cut, tt.truth.Children)
+			}
 		})
 	}
 	if n := account.Dropped["process_gone"] + account.Dropped["unknown_process"]; n > 0 {
