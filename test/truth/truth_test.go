@@ -192,7 +192,7 @@ func TestShortLived(t *testing.T) {
 					if reason := frames[len(frames)-1]; reason != "[truncated: not_loaded_yet]" && reason != "[truncated: no_mapping]" {
 						t.Errorf("a stack ends as %s", reason)
 					}
-					cut += float64(s.Value[0])
+					cut += float64(s.Value[0]) / float64(p.Period)
 				}
 			}
 			if cut > float64(tt.truth.Children) {
