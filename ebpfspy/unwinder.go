@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -505,6 +506,7 @@ const nodeBytes = int64(4 * leafRows)
 
 func (u *unwinder) loadLoop(ctx context.Context) {
 	defer close(u.done)
+	garbage := 0 // rows made since memory was given back
 	for {
 		u.mu.Lock()
 		var f *unwindFile
@@ -515,6 +517,10 @@ func (u *unwinder) loadLoop(ctx context.Context) {
 		u.loading = f != nil
 		u.mu.Unlock()
 		if f == nil {
+			if garbage > manyRows {
+				garbage = 0
+				debug.FreeOSMemory() // of what is not needed until the next large program
+			}
 			select {
 			case <-ctx.Done():
 				return
@@ -525,12 +531,17 @@ func (u *unwinder) loadLoop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		u.load(f)
+		garbage += u.load(f)
 	}
 }
 
-// load makes the table of a file and gives it to the kernel.
-func (u *unwinder) load(f *unwindFile) {
+// manyRows is how many rows leave so much memory behind that it is worth giving back: some
+// 10 MB.
+const manyRows = 100_000
+
+// load makes the table of a file and gives it to the kernel. It returns how many rows were
+// made.
+func (u *unwinder) load(f *unwindFile) int {
 	begun := time.Now()
 	u.mu.Lock()
 	open := f.open
@@ -552,14 +563,14 @@ func (u *unwinder) load(f *unwindFile) {
 	defer u.mu.Unlock()
 	f.queued = false
 	if u.closed {
-		return
+		return 0
 	}
 	if ef == nil && !errors.Is(err, elffile.ErrNotELF) && !errors.Is(err, elffile.ErrUnsupported) && !errors.Is(err, elffile.ErrCorrupt) {
 		// Not readable now: its process may have gone while another has it.
 		f.denied = true
 		u.metrics.tableErrors.Inc()
 		level.Debug(u.logger).Log("msg", "cannot read a file's call frame information", "path", f.path, "err", err)
-		return
+		return 0
 	}
 	u.nodes.give(f.tree.nodes)
 	f.tree, f.stamp = tree{}, now
@@ -567,7 +578,7 @@ func (u *unwinder) load(f *unwindFile) {
 		level.Debug(u.logger).Log("msg", "no unwind table", "path", f.path, "err", err)
 		u.metrics.tableErrors.Inc()
 		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
-		return
+		return 0
 	}
 	if err != nil && !errors.Is(err, unwind.ErrNoFrames) {
 		level.Debug(u.logger).Log("msg", "the call frame information is not whole", "path", f.path, "err", err)
@@ -577,7 +588,7 @@ func (u *unwinder) load(f *unwindFile) {
 		gap = ruleGoChain
 	} else if table == nil {
 		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
-		return
+		return 0
 	}
 	if table == nil {
 		table = &unwind.Table{}
@@ -597,7 +608,7 @@ func (u *unwinder) load(f *unwindFile) {
 	}
 	if len(rows) == 0 {
 		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
-		return
+		return 0
 	}
 	t, err := u.nodes.plant(rows)
 	if errors.Is(err, errNoNodes) {
@@ -610,7 +621,7 @@ func (u *unwinder) load(f *unwindFile) {
 		f.denied = true
 		u.metrics.tablesDenied.Inc()
 		level.Debug(u.logger).Log("msg", "cannot keep an unwind table", "path", f.path, "rows", len(rows), "err", err)
-		return
+		return 0
 	}
 	u.tableGen++
 	f.tree = t
@@ -618,6 +629,7 @@ func (u *unwinder) load(f *unwindFile) {
 	u.setLoaded(f)
 	u.metrics.tableRows.Add(float64(len(rows)))
 	u.metrics.tableSeconds.Observe(time.Since(begun).Seconds())
+	return len(rows)
 }
 
 func (u *unwinder) setLoaded(f *unwindFile) {
