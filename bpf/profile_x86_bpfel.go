@@ -49,6 +49,7 @@ type ProfileProcessEvent struct {
 	Tgid        uint32
 	Parent      uint32
 	ExecId      uint32
+	Address     uint64
 	Comm        [16]int8
 }
 
@@ -145,6 +146,8 @@ type ProfileScratch struct {
 		Regs       [16]uint64
 		Exact      bool
 		_          [7]byte
+		WindowAt   uint64
+		Window     [32]uint64
 	}
 	Cache struct {
 		_     structs.HostLayout

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/go-kit/log"
 	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sys/unix"
 
 	"github.com/spanflame/spanflame/internal/ledger"
 	"github.com/spanflame/spanflame/sd"
@@ -68,9 +69,16 @@ func start(t testing.TB, s *Session) {
 	}
 }
 
-// burn keeps a CPU busy in this process.
+// burn uses d of CPU time in one thread, however busy the machine is.
 func burn(d time.Duration) (n int) {
-	for end := time.Now().Add(d); time.Now().Before(end); n++ {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	used := func() time.Duration {
+		var ts unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail
+		return time.Duration(ts.Nano())
+	}
+	for end := used() + d; used() < end; n++ {
 		for i := 0; i < 1000; i++ {
 			n ^= i
 		}
@@ -78,15 +86,31 @@ func burn(d time.Duration) (n int) {
 	return n
 }
 
+// onThread keeps the test on a thread of its own, whose name it returns: what else the test
+// process does, such as making unwind tables, is no part of what is measured.
+func onThread(t *testing.T) string {
+	t.Helper()
+	runtime.LockOSThread() // for good: the thread ends with the test
+	const name = "burner"
+	if err := os.WriteFile("/proc/thread-self/comm", []byte(name), 0); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
 func TestSessionSamplesThisProcess(t *testing.T) {
-	s, account := newTestSession(t, allTargets(), Options{})
+	s, account := newTestSession(t, allTargets(), Options{Threads: true})
 	start(t, s)
+	thread := onThread(t)
 	burn(2 * time.Second)
 	var own, all uint64
 	info, err := s.CollectProfiles(func(sm *Sample) {
 		all += sm.Count
-		if sm.PID == sd.PID(os.Getpid()) {
+		if sm.Thread == thread {
 			own += sm.Count
+			if sm.PID != sd.PID(os.Getpid()) {
+				t.Errorf("the thread's process is %d", sm.PID)
+			}
 		}
 		if len(sm.Stack) == 0 {
 			t.Error("a sample without a frame")
@@ -95,9 +119,8 @@ func TestSessionSamplesThisProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Two seconds of one thread; the rest of the test process takes little.
 	if want := uint64(2 * DefaultFrequency); own < want*85/100 || own > want*115/100 {
-		t.Errorf("samples of this process = %d, want about %d", own, want)
+		t.Errorf("samples of this thread = %d, want about %d", own, want)
 	}
 	b := account.Balance()
 	if b.In != all+b.Lost() || b.Out != all || info.Taken != b.In || info.Profiled != all {
@@ -214,23 +237,24 @@ func TestSessionFromManyGoroutines(t *testing.T) {
 }
 
 func TestUpdateChangesWhatRuns(t *testing.T) {
-	s, account := newTestSession(t, allTargets(), Options{Frequency: 50})
+	s, account := newTestSession(t, allTargets(), Options{Frequency: 50, Threads: true})
 	start(t, s)
+	thread := onThread(t)
 	burn(time.Second)
-	if err := s.Update(Options{Frequency: 500, Threads: true}); err != nil {
+	if err := s.Update(Options{Frequency: 500, Threads: true, CommFrame: true}); err != nil {
 		t.Fatal(err)
 	}
 	if s.Scale() != 2*time.Millisecond {
 		t.Errorf("Scale = %v", s.Scale())
 	}
 	burn(time.Second)
-	if err := s.Update(Options{Frequency: 500, MaxStacks: 2048, DisableKernel: true}); err != nil {
+	if err := s.Update(Options{Frequency: 500, MaxStacks: 2048, Threads: true, DisableKernel: true}); err != nil {
 		t.Fatal(err)
 	}
 	burn(time.Second)
 	samples, busy := map[time.Duration]uint64{}, map[time.Duration]time.Duration{}
 	if _, err := s.CollectProfiles(func(sm *Sample) {
-		if sm.PID == sd.PID(os.Getpid()) {
+		if sm.Thread == thread {
 			samples[sm.Period] += sm.Count
 			busy[sm.Period] += time.Duration(sm.Count) * sm.Period
 		}

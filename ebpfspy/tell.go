@@ -22,8 +22,11 @@ const maxDeclined = 1 << 16
 // that have changed. The caller holds pumpMu.
 func (s *Session) tellKernel() {
 	u := s.kern.unwinder
+	var sampled []sampledAt
 	for i := range s.asks[:min(len(s.asks), maxAsked)] {
-		s.answer(&s.asks[i])
+		if maps := s.answer(&s.asks[i]); maps != nil {
+			sampled = append(sampled, sampledAt{s.asks[i].Tgid, s.asks[i].Address, maps})
+		}
 	}
 	type news struct {
 		id     identity
@@ -57,13 +60,24 @@ func (s *Session) tellKernel() {
 			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", n.id.pid, "err", err)
 		}
 	}
+	for _, p := range sampled {
+		u.anticipate(p.maps, p.address, s.openerOf(p.pid))
+	}
 	for _, id := range ended {
 		u.forget(id)
 	}
 }
 
-// answer marks the process as wanted that the kernel asked for, or queues the table.
-func (s *Session) answer(e *bpf.ProfileProcessEvent) {
+// sampledAt is where a process ran when the kernel asked for its mappings.
+type sampledAt struct {
+	pid     uint32
+	address uint64
+	maps    *mappings
+}
+
+// answer marks the process as wanted that the kernel asked for, and returns its
+// mappings; or queues the table.
+func (s *Session) answer(e *bpf.ProfileProcessEvent) *mappings {
 	id := identityOf(e.Tgid, e.Start)
 	sub := &subject{}
 	s.mu.Lock()
@@ -71,31 +85,33 @@ func (s *Session) answer(e *bpf.ProfileProcessEvent) {
 	s.mu.Unlock()
 	if !known {
 		if s.scanProcess(id.pid) != nil {
-			return // gone
+			return nil // gone
 		}
 		s.mu.Lock()
 		known = s.fill(subjectKey{id, e.ExecId}, sub)
 		s.mu.Unlock()
 		if !known {
-			return
+			return nil
 		}
 	}
 	if bpf.ProfileProcessEventKind(e.Kind) == bpf.ProfileProcessEventKindASK_FILE {
 		s.kern.unwinder.asked(e.Parent, sub.maps, s.openerOf(id.pid))
-		return
+		return nil
 	}
 	if s.findTarget(sub); sub.reason == ledger.NoTarget {
 		if len(s.declined) >= maxDeclined {
 			clear(s.declined)
 		}
 		s.declined[id.pid] = struct{}{}
-		return
+		return nil
 	}
 	s.mu.Lock()
-	if sub.proc.current() == sub.img {
-		s.table.want(sub.proc)
+	defer s.mu.Unlock()
+	if sub.proc.current() != sub.img {
+		return nil
 	}
-	s.mu.Unlock()
+	s.table.want(sub.proc)
+	return sub.img.maps
 }
 
 // openerOf makes openers of files that a process has mapped.

@@ -436,6 +436,26 @@ func (u *unwinder) asked(slot uint32, maps *mappings, opener func(*mapping) symt
 	u.enqueue(f)
 }
 
+// anticipate queues the tables that a program's next sample will need as well: that of
+// the code that runs, and of its main program, which is mapped below all libraries.
+func (u *unwinder) anticipate(maps *mappings, address uint64, opener func(*mapping) symtab.Opener) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	main := true
+	for i := range maps.list {
+		m := &maps.list[i]
+		if m.file == nil || !main && (address < m.start || address >= m.end) {
+			continue
+		}
+		main = false
+		if f := u.files[m.file.id]; f != nil && f.state == bpf.ProfileUnwindFileStateFILE_UNLOADED && !f.denied {
+			f.open = opener(m)
+			u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_ASKED)})
+			u.enqueue(f)
+		}
+	}
+}
+
 // preload queues the tables of the files that a space names, and returns when there are
 // none to be loaded any more, or after a while.
 func (u *unwinder) preload(wait time.Duration) {

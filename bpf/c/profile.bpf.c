@@ -211,6 +211,7 @@ static __always_inline void user_stack(struct bpf_perf_event_data *ctx, struct s
 	w->exec_id = s->key.exec_id;
 	w->start = s->key.start / NS_PER_TICK;
 	w->map_end = 0;
+	w->window_at = 0;
 	w->exact = true;
 	end = STACK_TOO_DEEP;
 	for (n = 1; n < MAX_USER_FRAMES; n++) {

@@ -10,6 +10,8 @@
 #define DWARF_REGS 31
 #endif
 
+#define WINDOW_WORDS 32
+
 /* A frame, and where the code of the last one was found. */
 struct walker {
 	u64 ip, sp, fp;
@@ -21,6 +23,8 @@ struct walker {
 	u64 start; /* of the process, in ticks */
 	u64 regs[DWARF_REGS]; /* of the innermost frame */
 	bool exact; /* ip is that of the next instruction, not one to return to */
+	u64 window_at; /* address of the window, a multiple of 8; 0: there is none */
+	u64 window[WINDOW_WORDS]; /* of the stack: each read is a call */
 };
 
 enum cpu_mode {

@@ -91,6 +91,7 @@ struct process_event {
 	u32 tgid;
 	u32 parent; /* ASK_FILE: number of the file */
 	u32 exec_id;
+	u64 address; /* ASK_PROCESS: of the innermost frame */
 	char comm[COMM_LEN];
 };
 

@@ -71,7 +71,7 @@ static __always_inline u32 not_above(u64 a, u64 b)
 	return 1 - (u32)((b - a) >> 63);
 }
 
-static __always_inline void ask(u32 kind, struct walker *w, u32 file)
+static __always_inline void ask(u32 kind, struct walker *w, u32 file, u64 address)
 {
 	struct process_event *e = bpf_ringbuf_reserve(&process_events, sizeof(*e), 0);
 
@@ -84,6 +84,7 @@ static __always_inline void ask(u32 kind, struct walker *w, u32 file)
 	e->exec_id = w->exec_id;
 	e->start = w->start * NS_PER_TICK;
 	e->parent = file;
+	e->address = address;
 	bpf_ringbuf_submit(e, 0);
 }
 
@@ -103,7 +104,7 @@ static __always_inline int find_mapping(struct walker *w, u64 at)
 		asked.exec_id = w->exec_id;
 		/* Asked once: without room for the answer there is no question. */
 		if (!bpf_map_update_elem(&processes, &w->tgid, &asked, BPF_ANY))
-			ask(ASK_PROCESS, w, 0);
+			ask(ASK_PROCESS, w, 0, at);
 		return STACK_NOT_LOADED;
 	}
 	if (!p->generation)
@@ -133,7 +134,7 @@ static __always_inline int find_mapping(struct walker *w, u64 at)
 		f->seen = unwind_epoch;
 	if (f->state == FILE_UNLOADED) {
 		f->state = FILE_ASKED;
-		ask(ASK_FILE, w, slot);
+		ask(ASK_FILE, w, slot, 0);
 	}
 	if (f->state == FILE_UNLOADED || f->state == FILE_ASKED)
 		return STACK_NOT_LOADED;
@@ -214,26 +215,44 @@ static __always_inline u32 search_rule(struct walker *w, u64 offset)
 	return leaf->rule[pos & (LEAF_ROWS - 1)];
 }
 
-static __always_inline bool read_word(u64 *to, u64 addr)
+#define WINDOW_BELOW 56 /* bytes that are read as well, for what a frame saved next to it */
+
+/* Reads a word of the thread's stack, and what is around it for the words to come. */
+static __noinline bool read_word(struct walker *w, u64 *to, u64 addr)
 {
-	return bpf_probe_read_user(to, sizeof(*to), (void *)addr) == 0;
+	u64 off = addr - w->window_at, at = addr - WINDOW_BELOW;
+
+	if (addr & 7)
+		return bpf_probe_read_user(to, sizeof(*to), (void *)addr) == 0;
+	if (!w->window_at || off >= sizeof(w->window)) {
+		if (at < w->sp && w->sp <= addr)
+			at = (w->sp + 7) & ~7ULL;
+		if (bpf_probe_read_user(w->window, sizeof(w->window), (void *)at)) {
+			w->window_at = 0; /* it would reach into memory that is not there */
+			return bpf_probe_read_user(to, sizeof(*to), (void *)addr) == 0;
+		}
+		w->window_at = at;
+		off = addr - at;
+	}
+	*to = w->window[(off / 8) & (WINDOW_WORDS - 1)];
+	return true;
 }
 
 /* The caller by frame pointers: [fp] is the caller's fp, [fp+8] the return address
  * (x86-64 psABI 3.4.1, AAPCS64 6.4.6). The outermost frame has fp 0. */
 static __always_inline int step_by_chain(struct walker *w, bool may_switch)
 {
-	u64 frame[2];
+	u64 fp, ip;
 
 	if (!w->fp)
 		return STACK_WHOLE;
 	if ((w->fp & 7) || (w->fp < w->sp && !may_switch))
 		return STACK_BROKEN_CHAIN;
-	if (bpf_probe_read_user(frame, sizeof(frame), (void *)w->fp))
+	if (!read_word(w, &fp, w->fp) || !read_word(w, &ip, w->fp + 8))
 		return STACK_BAD_MEMORY;
-	w->ip = frame[1];
+	w->ip = ip;
 	w->sp = w->fp + 16;
-	w->fp = frame[0];
+	w->fp = fp;
 	return 0;
 }
 
@@ -258,11 +277,11 @@ static __always_inline int step_by_rule(struct walker *w, struct unwind_rule *r,
 		cfa = w->regs[r->reg];
 		break;
 	case CFA_SP_DEREF:
-		if (!read_word(&cfa, w->sp + (s64)r->deref))
+		if (!read_word(w, &cfa, w->sp + (s64)r->deref))
 			return STACK_BAD_MEMORY;
 		break;
 	case CFA_FP_DEREF:
-		if (!read_word(&cfa, w->fp + (s64)r->deref))
+		if (!read_word(w, &cfa, w->fp + (s64)r->deref))
 			return STACK_BAD_MEMORY;
 		break;
 	case CFA_PLT:
@@ -276,9 +295,9 @@ static __always_inline int step_by_rule(struct walker *w, struct unwind_rule *r,
 		/* Its frame may not be in the chain yet, or never: the stack pointer is cfa_off
 		 * below the caller's. A frame of its own begins with the caller's fp. */
 		cfa = w->sp + (s64)r->cfa_off;
-		if (!read_word(&ip, cfa - 8))
+		if (!read_word(w, &ip, cfa - 8))
 			return STACK_BAD_MEMORY;
-		if (r->cfa_off > 8 && !read_word(&fp, cfa - 16))
+		if (r->cfa_off > 8 && !read_word(w, &fp, cfa - 16))
 			return STACK_BAD_MEMORY;
 		w->ip = ip;
 		w->sp = cfa;
@@ -294,11 +313,11 @@ static __always_inline int step_by_rule(struct walker *w, struct unwind_rule *r,
 
 	switch (r->ra) {
 	case SAVED_CFA:
-		if (!read_word(&ip, cfa + (s64)r->ra_off))
+		if (!read_word(w, &ip, cfa + (s64)r->ra_off))
 			return STACK_BAD_MEMORY;
 		break;
 	case SAVED_SP:
-		if (!read_word(&ip, w->sp + (s64)r->ra_off))
+		if (!read_word(w, &ip, w->sp + (s64)r->ra_off))
 			return STACK_BAD_MEMORY;
 		break;
 	case SAVED_SAME:
@@ -319,15 +338,15 @@ static __always_inline int step_by_rule(struct walker *w, struct unwind_rule *r,
 	case SAVED_SAME:
 		break;
 	case SAVED_CFA:
-		if (!read_word(&fp, cfa + (s64)r->fp_off))
+		if (!read_word(w, &fp, cfa + (s64)r->fp_off))
 			return STACK_BAD_MEMORY;
 		break;
 	case SAVED_SP:
-		if (!read_word(&fp, w->sp + (s64)r->fp_off))
+		if (!read_word(w, &fp, w->sp + (s64)r->fp_off))
 			return STACK_BAD_MEMORY;
 		break;
 	case SAVED_FP:
-		if (!read_word(&fp, w->fp + (s64)r->fp_off))
+		if (!read_word(w, &fp, w->fp + (s64)r->fp_off))
 			return STACK_BAD_MEMORY;
 		break;
 	case SAVED_REG:
