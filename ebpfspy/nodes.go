@@ -3,6 +3,7 @@ package ebpfspy
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/cilium/ebpf"
 )
@@ -11,14 +12,16 @@ import (
 var errNoNodes = errors.New("no room for more unwind tables")
 
 // nodes hands out the pages that tables and mappings are kept in. The kernel's memory
-// for them grows by a segment at a time and does not shrink. Not safe for concurrent
-// use.
+// for them grows by a segment at a time and does not shrink. Safe for concurrent use, but
+// for close.
 type nodes struct {
-	outer    *ebpf.Map
-	inner    *ebpf.MapSpec
+	outer  *ebpf.Map
+	inner  *ebpf.MapSpec
+	perSeg uint32
+	max    uint32 // segments
+
+	mu       sync.Mutex
 	segments []*ebpf.Map
-	perSeg   uint32
-	max      uint32   // segments
 	free     []uint32 // ready to be used
 	freed    []uint32 // programs that run now may still read these
 	used     int
@@ -33,12 +36,14 @@ func newNodes(outer *ebpf.Map, inner *ebpf.MapSpec, maxSegments uint32) *nodes {
 
 // take returns n nodes, or errNoNodes and none.
 func (n *nodes) take(count int) ([]uint32, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for len(n.free) < count {
 		if len(n.freed) >= minFreed && len(n.free)+len(n.freed) >= count || uint32(len(n.segments)) >= n.max {
 			if len(n.freed) == 0 {
 				return nil, errNoNodes
 			}
-			if err := n.settle(); err != nil {
+			if err := n.settleLocked(); err != nil {
 				return nil, err
 			}
 			continue
@@ -56,6 +61,8 @@ func (n *nodes) take(count int) ([]uint32, error) {
 
 // room is how many nodes can be taken.
 func (n *nodes) room() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	return len(n.free) + len(n.freed) + (int(n.max)-len(n.segments))*int(n.perSeg)
 }
 
@@ -80,7 +87,10 @@ func (n *nodes) grow() error {
 // put writes a node: a *bpf.ProfileTableLeaf, a *bpf.ProfileTableInner or a
 // *bpf.ProfileSpaceNode.
 func (n *nodes) put(id uint32, value any) error {
-	if err := n.segments[id/n.perSeg].Put(id%n.perSeg, value); err != nil {
+	n.mu.Lock()
+	seg := n.segments[id/n.perSeg]
+	n.mu.Unlock()
+	if err := seg.Put(id%n.perSeg, value); err != nil {
 		return fmt.Errorf("write an unwind table: %w", err)
 	}
 	return nil
@@ -88,12 +98,20 @@ func (n *nodes) put(id uint32, value any) error {
 
 // give takes nodes back that nothing refers to any more.
 func (n *nodes) give(ids []uint32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.freed = append(n.freed, ids...)
 	n.used -= len(ids)
 }
 
 // settle waits until no program runs that may read what was given back.
 func (n *nodes) settle() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.settleLocked()
+}
+
+func (n *nodes) settleLocked() error {
 	if len(n.freed) == 0 {
 		return nil
 	}
@@ -104,6 +122,20 @@ func (n *nodes) settle() error {
 	n.free = append(n.free, n.freed...)
 	n.freed = n.freed[:0]
 	return nil
+}
+
+// inUse is how many nodes are taken.
+func (n *nodes) inUse() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.used
+}
+
+// memory is what the segments take, in bytes.
+func (n *nodes) memory() int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return int64(len(n.segments)) * int64(n.perSeg) * nodeBytes
 }
 
 func (n *nodes) close() error {

@@ -58,8 +58,6 @@ func (s *Session) pumpLoop(ctx context.Context) {
 	hurry()
 	lastCPUs, lastRepair := time.Now(), time.Now()
 	taken := 0
-	timer := time.NewTimer(pumpInterval)
-	defer timer.Stop()
 	for ctx.Err() == nil {
 		err := s.waiter.wait(cpuInterval)
 		if err != nil {
@@ -69,11 +67,12 @@ func (s *Session) pumpLoop(ctx context.Context) {
 		if taken > busyEvents {
 			interval = busyPumpInterval
 		}
-		timer.Reset(interval)
-		select {
-		case <-ctx.Done():
+		// In this thread: the runtime's timers are another one's work, that has to wait for
+		// its turn where every CPU is busy.
+		nap := unix.NsecToTimespec(interval.Nanoseconds())
+		_ = unix.Nanosleep(&nap, nil)
+		if ctx.Err() != nil {
 			return
-		case <-timer.C:
 		}
 		taken = s.pump()
 		if time.Since(lastCPUs) >= cpuInterval {

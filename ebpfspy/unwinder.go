@@ -63,10 +63,13 @@ type unwinder struct {
 	metrics *metrics
 	objs    *bpf.ProfileObjects
 
-	mu        sync.Mutex // guards the rest; held over system calls, but not while a table is read
-	nodes     *nodes
-	rules     map[bpf.ProfileUnwindRule]uint16
-	maxRules  int
+	nodes *nodes
+
+	rulesMu  sync.Mutex
+	rules    map[bpf.ProfileUnwindRule]uint16
+	maxRules int
+
+	mu        sync.Mutex // guards the rest; held over system calls, but not while a table is made
 	maxFiles  int
 	files     map[symtab.FileID]*unwindFile
 	bySlot    []*unwindFile
@@ -77,12 +80,14 @@ type unwinder struct {
 	gen       uint64 // of spaces
 	tableGen  uint32
 	queue     []*unwindFile
-	loading   bool
+	large     []*unwindFile // of the queue, those that take long
+	loading   int
+	garbage   int // rows made since memory was given back
 	closed    bool
 
-	wake   chan struct{}
-	cancel context.CancelFunc
-	done   chan struct{}
+	wake, wakeLarge chan struct{}
+	cancel          context.CancelFunc
+	loaders         sync.WaitGroup
 }
 
 // unwindFile is a file that a space of the kernel names.
@@ -133,7 +138,7 @@ func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner 
 		maxRules: int(objs.Rules.MaxEntries()), maxFiles: int(objs.Files.MaxEntries()),
 		files: map[symtab.FileID]*unwindFile{}, spaces: map[*mappings]*space{}, pushed: map[identity]*pushed{},
 		bySlot: []*unwindFile{nil},
-		wake:   make(chan struct{}, 1), done: make(chan struct{}),
+		wake:   make(chan struct{}, 1), wakeLarge: make(chan struct{}, 1),
 	}
 	for number, cfa := range map[uint32]bpf.ProfileCfaKind{
 		ruleNone: bpf.ProfileCfaKindCFA_NONE, ruleUnsupported: bpf.ProfileCfaKindCFA_UNSUPPORTED, ruleGoChain: bpf.ProfileCfaKindCFA_GO_CHAIN,
@@ -149,14 +154,18 @@ func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner 
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
-	go u.loadLoop(ctx)
+	u.loaders.Go(func() {
+		hurry()
+		u.loadLoop(ctx, &u.queue, u.wake, largeFile, func() { nudge(u.wakeLarge) })
+	})
+	u.loaders.Go(func() { u.loadLoop(ctx, &u.large, u.wakeLarge, maxTableFile, u.tidy) })
 	return u, nil
 }
 
 // close waits for the load under way and lets go of the kernel's memory.
 func (u *unwinder) close() error {
 	u.cancel()
-	<-u.done
+	u.loaders.Wait()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
@@ -469,7 +478,7 @@ func (u *unwinder) preload(wait time.Duration) {
 	u.mu.Unlock()
 	for end := time.Now().Add(wait); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		u.mu.Lock()
-		busy := u.loading || len(u.queue) > 0
+		busy := u.loading > 0 || len(u.queue) > 0 || len(u.large) > 0
 		u.mu.Unlock()
 		if !busy {
 			return
@@ -483,8 +492,12 @@ func (u *unwinder) enqueue(f *unwindFile) {
 	}
 	f.queued = true
 	u.queue = append(u.queue, f)
+	nudge(u.wake)
+}
+
+func nudge(wake chan<- struct{}) {
 	select {
-	case u.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
@@ -514,7 +527,7 @@ func (u *unwinder) newRound() {
 	if err := u.nodes.settle(); err != nil {
 		level.Debug(u.logger).Log("msg", "cannot free unwind tables", "err", err)
 	}
-	u.metrics.tableBytes.Set(float64(int64(u.nodes.used) * nodeBytes))
+	u.metrics.tableBytes.Set(float64(int64(u.nodes.inUse()) * nodeBytes))
 	u.metrics.tables.Set(float64(len(u.files)))
 }
 
@@ -524,34 +537,52 @@ const idleRounds = 40
 
 const nodeBytes = int64(4 * leafRows)
 
-func (u *unwinder) loadLoop(ctx context.Context) {
-	defer close(u.done)
-	garbage := 0 // rows made since memory was given back
+// largeFile is from how many bytes on a file is loaded apart, so that the small ones, of
+// which a table takes milliseconds, do not wait for it.
+const largeFile = 16 << 20
+
+// loadLoop makes the tables of a queue's files, but for those of max bytes and more. idle
+// is called when there is nothing to do.
+func (u *unwinder) loadLoop(ctx context.Context, queue *[]*unwindFile, wake <-chan struct{}, max int64, idle func()) {
 	for {
 		u.mu.Lock()
 		var f *unwindFile
-		if len(u.queue) > 0 {
-			f = u.queue[0]
-			u.queue = u.queue[1:]
+		if len(*queue) > 0 {
+			f = (*queue)[0]
+			*queue = (*queue)[1:]
+			u.loading++
 		}
-		u.loading = f != nil
 		u.mu.Unlock()
 		if f == nil {
-			if garbage > manyRows {
-				garbage = 0
-				debug.FreeOSMemory() // of what is not needed until the next large program
-			}
+			idle()
 			select {
 			case <-ctx.Done():
 				return
-			case <-u.wake:
+			case <-wake:
 			}
 			continue
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		garbage += u.load(f)
+		rows := u.load(f, max)
+		u.mu.Lock()
+		u.loading--
+		u.garbage += rows
+		u.mu.Unlock()
+	}
+}
+
+// tidy gives back the memory that large tables were made in.
+func (u *unwinder) tidy() {
+	u.mu.Lock()
+	much := u.garbage > manyRows
+	if much {
+		u.garbage = 0
+	}
+	u.mu.Unlock()
+	if much {
+		debug.FreeOSMemory()
 	}
 }
 
@@ -559,97 +590,131 @@ func (u *unwinder) loadLoop(ctx context.Context) {
 // 10 MB.
 const manyRows = 100_000
 
-// load makes the table of a file and gives it to the kernel. It returns how many rows were
-// made.
-func (u *unwinder) load(f *unwindFile) int {
+// load makes the table of a file and gives it to the kernel, or has it done apart if the
+// file has max bytes or more. It returns how many rows were made.
+func (u *unwinder) load(f *unwindFile, max int64) int {
 	begun := time.Now()
 	u.mu.Lock()
 	open := f.open
 	u.mu.Unlock()
-	ef, closer, now, err := openELF(f, open)
-	if closer != nil {
-		defer func() { _ = closer.Close() }() // only read from
+	m := u.read(f, open, max)
+	if m.large {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.large = append(u.large, f)
+		nudge(u.wakeLarge)
+		return 0
 	}
-	var table *unwind.Table
-	var v8From, v8To unwind.VirtAddr
-	golang := false
-	if err == nil {
-		if golang = isGo(ef); !golang {
-			v8From, v8To, _ = symtab.V8Builtins(ef)
-		}
-		table, err = unwind.Read(ef, nil, unwind.Options{MaxSection: maxTableSection, MaxRows: maxTableRows, SkipDebugFrame: golang})
+	var t tree
+	var full error
+	if len(m.rows) > 0 {
+		t, full = u.plant(m.rows)
+	}
+	if m.err != nil {
+		level.Debug(u.logger).Log("msg", "the call frame information is not whole", "path", f.path, "rows", len(m.rows), "err", m.err)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	f.queued = false
-	if u.closed {
-		return 0
-	}
-	if ef == nil && !errors.Is(err, elffile.ErrNotELF) && !errors.Is(err, elffile.ErrUnsupported) && !errors.Is(err, elffile.ErrCorrupt) {
-		// Not readable now: its process may have gone while another has it.
+	switch {
+	case u.closed:
+	case !m.readable:
+		f.denied = true // its process may have gone while another has it
+		u.metrics.tableErrors.Inc()
+	case full != nil:
+		// It stays asked for, so that no sample asks again before the next round.
 		f.denied = true
-		u.metrics.tableErrors.Inc()
-		level.Debug(u.logger).Log("msg", "cannot read a file's call frame information", "path", f.path, "err", err)
-		return 0
-	}
-	u.nodes.give(f.tree.nodes)
-	f.tree, f.stamp = tree{}, now
-	if ef == nil {
-		level.Debug(u.logger).Log("msg", "no unwind table", "path", f.path, "err", err)
-		u.metrics.tableErrors.Inc()
+		u.metrics.tablesDenied.Inc()
+		level.Debug(u.logger).Log("msg", "cannot keep an unwind table", "path", f.path, "rows", len(m.rows), "err", full)
+	case len(m.rows) == 0:
+		if m.broken {
+			u.metrics.tableErrors.Inc()
+		}
+		f.stamp = m.stamp
 		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
-		return 0
+	default:
+		u.nodes.give(f.tree.nodes)
+		u.tableGen++
+		f.tree, f.stamp = t, m.stamp
+		f.tree.generation = u.tableGen
+		u.setLoaded(f)
+		u.metrics.tableRows.Add(float64(len(m.rows)))
+		u.metrics.tableSeconds.Observe(time.Since(begun).Seconds())
 	}
-	if err != nil && !errors.Is(err, unwind.ErrNoFrames) {
-		level.Debug(u.logger).Log("msg", "the call frame information is not whole", "path", f.path, "err", err)
+	return len(m.rows)
+}
+
+// made is what was made of a file.
+type made struct {
+	rows     []row
+	stamp    stamp
+	readable bool  // now
+	broken   bool  // no ELF file that can be read
+	large    bool  // to be read apart
+	err      error // what is missing of the rows
+}
+
+// read makes the rows of a file. It takes up to seconds.
+func (u *unwinder) read(f *unwindFile, open symtab.Opener, max int64) (m made) {
+	ef, closer, now, err := openELF(f, open)
+	if closer != nil {
+		defer func() { _ = closer.Close() }() // only read from
+	}
+	m.stamp = now
+	if now.size >= max && max < maxTableFile {
+		m.large = true
+		return m
+	}
+	if ef == nil {
+		m.err = err
+		m.broken = errors.Is(err, elffile.ErrNotELF) || errors.Is(err, elffile.ErrUnsupported) || errors.Is(err, elffile.ErrCorrupt)
+		m.readable = m.broken
+		return m
+	}
+	m.readable = true
+	golang := isGo(ef)
+	table, err := unwind.Read(ef, nil, unwind.Options{MaxSection: maxTableSection, MaxRows: maxTableRows, SkipDebugFrame: golang})
+	if !errors.Is(err, unwind.ErrNoFrames) {
+		m.err = err
 	}
 	gap := uint16(ruleNone)
 	if golang {
 		gap = ruleGoChain
 	} else if table == nil {
-		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
-		return 0
+		return m
 	}
 	if table == nil {
 		table = &unwind.Table{}
 	}
-	rows := rowsOf(ef, table, u.number, gap)
-	if v8From < v8To {
+	m.rows = rowsOf(ef, table, u.number, gap)
+	if !golang {
+		v8From, v8To, _ := symtab.V8Builtins(ef)
 		lo, ok := ef.OffsetOf(v8From)
 		hi, ok2 := ef.OffsetOf(v8To - 1)
-		if ok && ok2 && lo <= hi && hi < 0xffffffff {
-			rows = fill(rows, uint32(lo), uint32(hi)+1, ruleChain)
+		if v8From < v8To && ok && ok2 && lo <= hi && hi < 0xffffffff {
+			m.rows = fill(m.rows, uint32(lo), uint32(hi)+1, ruleChain)
 		}
+		return m
 	}
-	if golang {
-		if rows, err = u.withGo(rows, ef); err != nil {
-			level.Debug(u.logger).Log("msg", "Go's functions are unwound by frame pointers alone", "path", f.path, "err", err)
-		}
+	if m.rows, err = u.withGo(m.rows, ef); err != nil {
+		m.err = err // Go's functions are unwound by frame pointers alone
 	}
-	if len(rows) == 0 {
-		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
-		return 0
-	}
+	return m
+}
+
+// plant writes rows into nodes, for which it makes room if there is none.
+func (u *unwinder) plant(rows []row) (tree, error) {
 	t, err := u.nodes.plant(rows)
-	if errors.Is(err, errNoNodes) {
-		if err = u.evict(nodesFor(len(leavesOf(rows)))); err == nil {
-			t, err = u.nodes.plant(rows)
-		}
+	if !errors.Is(err, errNoNodes) {
+		return t, err
 	}
+	u.mu.Lock()
+	err = u.evict(nodesFor(len(leavesOf(rows))))
+	u.mu.Unlock()
 	if err != nil {
-		// It stays asked for, so that no sample asks again before the next round.
-		f.denied = true
-		u.metrics.tablesDenied.Inc()
-		level.Debug(u.logger).Log("msg", "cannot keep an unwind table", "path", f.path, "rows", len(rows), "err", err)
-		return 0
+		return tree{}, err
 	}
-	u.tableGen++
-	f.tree = t
-	f.tree.generation = u.tableGen
-	u.setLoaded(f)
-	u.metrics.tableRows.Add(float64(len(rows)))
-	u.metrics.tableSeconds.Observe(time.Since(begun).Seconds())
-	return len(rows)
+	return u.nodes.plant(rows)
 }
 
 func (u *unwinder) setLoaded(f *unwindFile) {
@@ -709,6 +774,8 @@ func (u *unwinder) number(r unwind.Rule) uint16 {
 }
 
 func (u *unwinder) numberOf(v bpf.ProfileUnwindRule) uint16 {
+	u.rulesMu.Lock()
+	defer u.rulesMu.Unlock()
 	if n, ok := u.rules[v]; ok {
 		return n
 	}
@@ -783,7 +850,5 @@ var savedKinds = map[unwind.Saved]bpf.ProfileSavedKind{
 
 // memory is what the segments take, in bytes.
 func (u *unwinder) memory() int64 {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return int64(len(u.nodes.segments)) * int64(u.nodes.perSeg) * nodeBytes
+	return u.nodes.memory()
 }
