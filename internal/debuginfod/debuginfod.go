@@ -46,8 +46,11 @@ const (
 	DefaultTimeout  = 90 * time.Second
 )
 
-// Equal says whether two options are the same.
+// Equal says whether two options do the same.
 func (o Options) Equal(p Options) bool {
+	if len(o.URLs) == 0 && len(p.URLs) == 0 {
+		return true
+	}
 	return slices.Equal(o.URLs, p.URLs) && o.Dir == p.Dir && o.MaxBytes == p.MaxBytes && o.Timeout == p.Timeout
 }
 
