@@ -10,7 +10,7 @@ import (
 
 // sessionOptions are the options that a configuration asks for.
 func sessionOptions(c *config.Config) ebpfspy.Options {
-	return ebpfspy.Options{
+	o := ebpfspy.Options{
 		Frequency:     c.Profiles.CPU.Frequency,
 		DisableUser:   !c.Profiles.CPU.User,
 		DisableKernel: !c.Profiles.CPU.Kernel,
@@ -23,6 +23,11 @@ func sessionOptions(c *config.Config) ebpfspy.Options {
 			MaxBytes: int64(c.Symbols.CacheMaxBytes),
 			MaxAge:   time.Duration(c.Symbols.CacheMaxAge),
 			MaxFiles: c.Symbols.CacheMaxFiles,
+			Debuginfod: symtab.Debuginfod{
+				Dir:      c.Symbols.DebuginfodCachePath,
+				MaxBytes: int64(c.Symbols.DebuginfodCacheBytes),
+				Timeout:  time.Duration(c.Symbols.DebuginfodTimeout),
+			},
 		},
 		MaxStacks:      c.Symbols.MaxStacks,
 		ArenaBytes:     int64(c.Symbols.StackBytes),
@@ -32,4 +37,8 @@ func sessionOptions(c *config.Config) ebpfspy.Options {
 		SidebandBytes:  int(c.Symbols.SidebandBytes),
 		EventRingBytes: int(c.Symbols.EventRingBytes),
 	}
+	for _, u := range c.Symbols.DebuginfodURLs {
+		o.Symbols.Debuginfod.URLs = append(o.Symbols.Debuginfod.URLs, urlOf(u))
+	}
+	return o
 }

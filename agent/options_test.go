@@ -37,6 +37,9 @@ func TestDefaultsAgree(t *testing.T) {
 		{"cache_max_bytes", o.Symbols.MaxBytes, int64(symtab.DefaultMaxBytes)},
 		{"cache_max_age", o.Symbols.MaxAge, symtab.DefaultMaxAge},
 		{"cache_max_files", o.Symbols.MaxFiles, symtab.DefaultMaxFiles},
+		{"debuginfod_urls", len(o.Symbols.Debuginfod.URLs), 0},
+		{"debuginfod_cache_bytes", o.Symbols.Debuginfod.MaxBytes, int64(symtab.DefaultDebuginfodBytes)},
+		{"debuginfod_timeout", o.Symbols.Debuginfod.Timeout, symtab.DefaultDebuginfodTimeout},
 		{"retention", time.Duration(c.Store.Retention), store.DefaultRetention},
 		{"max_bytes", int64(c.Store.MaxBytes), int64(store.DefaultMaxBytes)},
 		{"listen_address", c.Server.ListenAddress, web.DefaultListenAddress},
@@ -45,6 +48,17 @@ func TestDefaultsAgree(t *testing.T) {
 		if tc.got != tc.want {
 			t.Errorf("%s is %v, and %v where it is used", tc.key, tc.got, tc.want)
 		}
+	}
+}
+
+func TestDebuginfodOptions(t *testing.T) {
+	c, err := config.Parse([]byte("symbols: {debuginfod_urls: [\"https://me:secret@a.example.com/x\"], debuginfod_cache_path: /d}"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := sessionOptions(c).Symbols.Debuginfod
+	if len(o.URLs) != 1 || o.URLs[0] != "https://me:secret@a.example.com/x" || o.Dir != "/d" {
+		t.Errorf("%+v", o)
 	}
 }
 

@@ -84,6 +84,14 @@ type Symbols struct {
 	CacheMaxAge   model.Duration `yaml:"cache_max_age"`   // of a table that is not used
 	CacheMaxFiles int            `yaml:"cache_max_files"` // tables, and files held open
 
+	// DebuginfodURLs are servers that are asked for debug files; none: nobody is asked.
+	DebuginfodURLs       []promconfig.URL `yaml:"debuginfod_urls"`
+	DebuginfodCachePath  string           `yaml:"debuginfod_cache_path"`
+	DebuginfodCacheBytes Bytes            `yaml:"debuginfod_cache_bytes"` // of all files in it
+	// DebuginfodTimeout is how long a server may take for its answer, and for each
+	// further 100 KiB.
+	DebuginfodTimeout model.Duration `yaml:"debuginfod_timeout"`
+
 	MaxStacks      int   `yaml:"max_stacks"`       // distinct stacks of processes in a round
 	StackBytes     Bytes `yaml:"stack_bytes"`      // of their frames; the kernel holds two such rounds
 	UnwindBytes    Bytes `yaml:"unwind_bytes"`     // of unwind tables in the kernel, taken as needed
@@ -152,6 +160,7 @@ func values(secrets map[string]promconfig.Secret) map[string]string {
 func (c *Config) SetDirectory(dir string) {
 	c.Server.WebConfigFile = promconfig.JoinDir(dir, c.Server.WebConfigFile)
 	c.Store.Path = promconfig.JoinDir(dir, c.Store.Path)
+	c.Symbols.DebuginfodCachePath = promconfig.JoinDir(dir, c.Symbols.DebuginfodCachePath)
 	for i := range c.TargetConfigs {
 		c.TargetConfigs[i].SetDirectory(dir)
 	}

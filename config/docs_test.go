@@ -30,6 +30,7 @@ func TestReference(t *testing.T) {
 	}
 	want := Default()
 	want.Store.Path = got.Store.Path // the user's
+	want.Symbols.DebuginfodCachePath = got.Symbols.DebuginfodCachePath
 	for i := range reflect.TypeFor[Config]().NumField() {
 		name := reflect.TypeFor[Config]().Field(i).Name
 		g, w := reflect.ValueOf(*got).Field(i).Interface(), reflect.ValueOf(*want).Field(i).Interface()

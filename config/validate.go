@@ -132,6 +132,7 @@ func (c *Config) checkSymbols(k *checker) {
 	between(k, "symbols.cache_max_bytes", s.CacheMaxBytes, 1<<20, 64<<30)
 	between(k, "symbols.cache_max_age", s.CacheMaxAge, model.Duration(time.Minute), model.Duration(7*24*time.Hour))
 	between(k, "symbols.cache_max_files", s.CacheMaxFiles, 16, 1<<16)
+	checkDebuginfod(k, s)
 	between(k, "symbols.max_stacks", s.MaxStacks, 1024, 1<<20)
 	between(k, "symbols.stack_bytes", s.StackBytes, 1<<20, 1<<30)
 	between(k, "symbols.unwind_bytes", s.UnwindBytes, 1<<20, 4<<30)
@@ -140,6 +141,29 @@ func (c *Config) checkSymbols(k *checker) {
 	between(k, "symbols.max_targets", s.MaxTargets, 1, 1<<20)
 	ring(k, "symbols.sideband_bytes", s.SidebandBytes, 16<<10, 16<<20)
 	ring(k, "symbols.event_ring_bytes", s.EventRingBytes, 16<<10, 64<<20)
+}
+
+func checkDebuginfod(k *checker, s Symbols) {
+	first := map[string]int{}
+	for i, u := range s.DebuginfodURLs {
+		field := fmt.Sprintf("symbols.debuginfod_urls[%d]", i)
+		checkServerURL(k, field, u, "https://debuginfod.debian.net", "")
+		if u.URL == nil {
+			continue
+		}
+		plain := *u.URL
+		plain.User = nil
+		if other, dup := first[plain.String()]; dup {
+			k.add(field, "is the same server as symbols.debuginfod_urls[%d]", other)
+			continue
+		}
+		first[plain.String()] = i
+	}
+	if len(s.DebuginfodURLs) > 0 && s.DebuginfodCachePath == "" {
+		k.add("symbols.debuginfod_cache_path", "the path is missing; expected a folder that the agent can write to")
+	}
+	between(k, "symbols.debuginfod_cache_bytes", s.DebuginfodCacheBytes, 16<<20, 64<<40)
+	between(k, "symbols.debuginfod_timeout", s.DebuginfodTimeout, model.Duration(time.Second), model.Duration(10*time.Minute))
 }
 
 func oneOf(k *checker, field, v string, allowed ...string) {
@@ -208,16 +232,22 @@ func (c *Config) checkWrite(k *checker) {
 	}
 }
 
+// checkURL checks the URL of an endpoint for profiles.
 func checkURL(k *checker, field string, u promconfig.URL) {
+	checkServerURL(k, field, u, "http://pyroscope:4040", ". Tenants go into headers: {X-Scope-OrgID: …}")
+}
+
+// checkServerURL checks a URL that paths are added to. example and advice are for messages.
+func checkServerURL(k *checker, field string, u promconfig.URL, example, advice string) {
 	switch {
 	case u.URL == nil || *u.URL == (url.URL{}):
-		k.add(field, "the URL is missing; expected e.g. http://pyroscope:4040")
+		k.add(field, "the URL is missing; expected e.g. %s", example)
 	case u.Scheme != "http" && u.Scheme != "https":
 		k.add(field, "the URL must begin with http:// or https://")
 	case u.Hostname() == "":
-		k.add(field, "the URL has no host; expected e.g. http://pyroscope:4040")
+		k.add(field, "the URL has no host; expected e.g. %s", example)
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		k.add(field, "the URL has a query (?…) or a fragment (#…); remove it. Tenants go into headers: {X-Scope-OrgID: …}")
+		k.add(field, "the URL has a query (?…) or a fragment (#…); remove it%s", advice)
 	}
 }
 

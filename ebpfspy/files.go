@@ -24,6 +24,7 @@ type file struct {
 	module    *symtab.Module
 	mapping   *stack.Mapping
 	locations map[uint64]*stack.Location
+	names     uint64          // generation of the module's names in locations
 	unnamed   *stack.Location // stands for all addresses without a name, if the style has one for them
 	seen      uint64          // last round with a sample in it
 }
@@ -89,6 +90,7 @@ func (l *locations) user(f *file, offset, addr uint64, open symtab.Opener, files
 	if f.locations == nil {
 		f.locations = map[uint64]*stack.Location{}
 		f.mapping = &stack.Mapping{File: f.path, BuildID: f.module.BuildID(), HasFunctions: f.module.HasFunctions()}
+		f.names = f.module.Generation()
 		l.known[f] = struct{}{}
 	}
 	if len(frames) == 0 && l.style == UnknownModule {
@@ -168,17 +170,23 @@ func (l *locations) comm(name string) *stack.Location {
 	return loc
 }
 
-// expire forgets all when there is too much, and what no round has used lately.
+// expire forgets all when there is too much, what no round has used lately, and what has
+// other names by now.
 func (l *locations) expire(round uint64) {
 	if l.count > maxLocations {
 		l.reset()
 	}
 	const rounds = 40 // ten minutes at the default interval
 	for f := range l.known {
-		if f.seen+rounds < round {
-			l.count -= len(f.locations)
-			f.locations, f.unnamed, f.mapping, f.module = nil, nil, nil, nil
-			delete(l.known, f)
+		old := f.seen+rounds < round
+		if !old && f.names == f.module.Generation() {
+			continue
 		}
+		l.count -= len(f.locations)
+		f.locations, f.unnamed, f.mapping = nil, nil, nil
+		if old {
+			f.module = nil
+		}
+		delete(l.known, f)
 	}
 }

@@ -236,16 +236,13 @@ func (s *Session) Update(opts Options) error {
 	}
 	s.life.Lock()
 	defer s.life.Unlock()
-	old := s.opts
 	if s.running {
 		if err := s.updateRunning(opts); err != nil {
 			return err
 		}
 	}
 	s.opts = opts
-	if opts.Symbols.Demangle != old.Symbols.Demangle || opts.Symbols.Inline != old.Symbols.Inline || opts.Symbols.MaxBytes != old.Symbols.MaxBytes {
-		s.symbols.SetOptions(opts.Symbols)
-	}
+	s.symbols.SetOptions(opts.Symbols)
 	if s.running {
 		s.locs.reset()
 		s.locs.style = opts.Unknown

@@ -11,6 +11,8 @@ import (
 
 	"github.com/go-kit/log"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spanflame/spanflame/internal/debuginfod"
 )
 
 // deletedSuffix is what the kernel adds to the path of a mapped file that was
@@ -31,6 +33,8 @@ type Cache struct {
 	loads   chan *loader // as many loaders as may run
 	clock   atomic.Int64 // time of the last Expire, unix nanoseconds
 	frames  budget
+
+	debuginfod atomic.Pointer[debuginfod.Client] // nil if no server is to be asked
 
 	mu      sync.Mutex // guards the rest
 	opts    Options
@@ -65,25 +69,31 @@ func NewCache(logger log.Logger, reg prometheus.Registerer, opts Options) *Cache
 	c.opts = opts.withDefaults()
 	c.frames.limit.Store(c.opts.MaxBytes / 2)
 	c.metrics = newMetrics(reg, c)
+	c.startDebuginfod(c.opts.Debuginfod)
 	return c
 }
 
 // SetOptions changes the options. Tables made under other options for names are
-// forgotten.
+// forgotten. It must not be called by two goroutines at a time, nor while Close is.
 func (c *Cache) SetOptions(opts Options) {
 	opts = opts.withDefaults()
 	c.mu.Lock()
 	old := c.opts
 	c.opts = opts
 	c.frames.limit.Store(opts.MaxBytes / 2)
+	servers := !old.Debuginfod.Equal(opts.Debuginfod)
 	var drop []*state
-	if old.Demangle != opts.Demangle || old.Inline != opts.Inline || !slices.Equal(old.DebugDirs, opts.DebugDirs) {
+	if old.Demangle != opts.Demangle || old.Inline != opts.Inline || !slices.Equal(old.DebugDirs, opts.DebugDirs) || servers {
 		for m := range c.loaded {
 			drop = append(drop, c.dropLocked(m))
 		}
 	}
+	closed := c.closed
 	c.mu.Unlock()
 	closeStates(drop)
+	if servers && !closed {
+		c.startDebuginfod(opts.Debuginfod)
+	}
 }
 
 // Module returns the module of a mapped file. It does not open the file: that
@@ -131,7 +141,8 @@ func (c *Cache) VDSO() *Module {
 
 // Expire evicts what was not used for Options.MaxAge before now, then the least
 // recently used until memory and files are within bounds, and forgets tables whose
-// file has changed. It is to be called once a round.
+// file has changed, or whose debug file has come since they were made. It is to be called
+// once a round.
 func (c *Cache) Expire(now time.Time) {
 	c.clock.Store(now.UnixNano())
 	c.mu.Lock()
@@ -156,10 +167,18 @@ func (c *Cache) Expire(now time.Time) {
 	closeStates(drop)
 	c.relax()
 
+	client := c.debuginfod.Load()
 	for _, m := range check {
-		if st := m.state.Load(); st != nil && st.changed() {
+		st := m.state.Load()
+		switch {
+		case st == nil:
+		case st.changed():
 			c.forget(m, st)
+			m.generation.Add(1)
 			c.metrics.evicted.WithLabelValues("changed").Inc()
+		case st.awaited(client) && !st.outdated.Swap(true):
+			m.generation.Add(1)
+			c.metrics.evicted.WithLabelValues("debug_file").Inc()
 		}
 	}
 }
@@ -175,6 +194,7 @@ func (c *Cache) Close() {
 	clear(c.modules)
 	c.mu.Unlock()
 	closeStates(drop)
+	c.startDebuginfod(Debuginfod{})
 }
 
 // Stats is what the cache holds.
@@ -209,10 +229,10 @@ func (c *Cache) adopt(m *Module, st *state) *state {
 		m.state.Store(st)
 		return st
 	}
-	m.state.Store(st)
+	replaced := m.state.Swap(st)
 	m.used.Store(c.clock.Load())
 	c.loaded[m] = struct{}{}
-	drop := c.shrinkLocked(m)
+	drop := append(c.shrinkLocked(m), replaced)
 	c.mu.Unlock()
 	closeStates(drop)
 	return st

@@ -27,13 +27,13 @@ const maxDebugNames = 1 << 14
 // newDebugInfo takes the first of the files with debugging information; nil if there is
 // none. The files' headers are needed until it returns. What it opened, the common file of
 // dwz, is returned to be closed with it.
-func newDebugInfo(files []elfSymbols, root Root, opts *Options, b *budget) (*debugInfo, []*handle) {
+func newDebugInfo(files []elfSymbols, root Root, opts *Options, b *budget, fetched *remote) (*debugInfo, []*handle) {
 	for _, f := range files {
 		if f.handle == nil || !dwarf.Has(f.file) {
 			continue
 		}
 		var opened []*handle
-		alt, h := findCommonFile(f.file, f.handle.file.Name(), root, opts.DebugDirs)
+		alt, h := findCommonFile(f.file, f.handle.file.Name(), root, opts.DebugDirs, fetched)
 		if h != nil {
 			opened = append(opened, h)
 		}
@@ -50,11 +50,11 @@ func newDebugInfo(files []elfSymbols, root Root, opts *Options, b *budget) (*deb
 }
 
 // findCommonFile opens the file that .gnu_debugaltlink names, or one of its build id in a
-// debug directory. Nil if there is none; what refers to it then has no name. Source: dwz(1);
+// debug directory or that was fetched. Nil if there is none; what refers to it then has no name. Source: dwz(1);
 // DWARF 5, 7.3.6.
-func findCommonFile(f *elffile.File, itself string, root Root, dirs []string) (*elffile.File, *handle) {
+func findCommonFile(f *elffile.File, itself string, root Root, dirs []string, fetched *remote) (*elffile.File, *handle) {
 	s := f.Section(".gnu_debugaltlink")
-	if s == nil || root == nil {
+	if s == nil {
 		return nil, nil
 	}
 	b, err := f.Data(s, 4096+maxBuildID)
@@ -66,6 +66,9 @@ func findCommonFile(f *elffile.File, itself string, root Root, dirs []string) (*
 		return nil, nil
 	}
 	id := hex.EncodeToString(b[len(name)+1:])
+	if root == nil {
+		return fetched.find(id)
+	}
 	candidates := []string{name}
 	if !path.IsAbs(name) {
 		candidates[0] = path.Join(path.Dir(itself), name)
@@ -84,7 +87,7 @@ func findCommonFile(f *elffile.File, itself string, root Root, dirs []string) (*
 			return alt, h
 		}
 	}
-	return nil, nil
+	return fetched.find(id)
 }
 
 // maxBuildID bounds a build id.

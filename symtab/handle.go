@@ -1,16 +1,21 @@
 package symtab
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // handle is an open file with what fstat said of it. As long as it is open, its
 // inode cannot be given to another file.
 type handle struct {
-	file *os.File
-	id   fileStat
+	file    *os.File
+	id      fileStat
+	release func() // called when it is closed, if not nil; may be called more than once
 }
 
 // fileStat is what tells one content of a file from another.
@@ -62,4 +67,23 @@ func (h *handle) fresh() error {
 // close is safe to call more than once.
 func (h *handle) close() {
 	_ = h.file.Close() // only read from; there is nothing to lose
+	if h.release != nil {
+		h.release()
+	}
+}
+
+// reopen opens the file once more, wherever it is by now, with a position of its own.
+func (h *handle) reopen() (*os.File, error) {
+	raw, err := h.file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd, oerr := -1, error(nil)
+	err = raw.Control(func(old uintptr) { // in which it cannot be closed
+		fd, oerr = unix.Open("/proc/self/fd/"+strconv.Itoa(int(old)), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	})
+	if err := errors.Join(err, oerr); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), h.file.Name()), nil
 }

@@ -124,10 +124,10 @@ const maxPresize = 1 << 18
 const stbUnique = elf.SymBind(10)
 
 // symbolFiles finds the files with symbols of a program: itself, its MiniDebugInfo,
-// and its separate debug file if it has no full table of its own. The handles it
-// opened are returned to be closed with the tables; the error says what was wrong
+// and its separate debug file if it has no full table of its own, or if it could be
+// fetched for want of debugging information. The handles it opened are returned to be closed with the tables; the error says what was wrong
 // with a source that was there.
-func symbolFiles(main elfSymbols, path string, root Root, opts *Options) (files []elfSymbols, opened []*handle, err error) {
+func symbolFiles(main elfSymbols, path string, root Root, opts *Options, fetched *remote, golang bool) (files []elfSymbols, opened []*handle, err error) {
 	files = []elfSymbols{main}
 	if s := main.file.Section(".gnu_debugdata"); s != nil {
 		mini, merr := miniDebugInfo(main.file, s)
@@ -137,16 +137,21 @@ func symbolFiles(main elfSymbols, path string, root Root, opts *Options) (files 
 			files = append(files, elfSymbols{file: mini})
 		}
 	}
-	if root == nil || hasFullTable(main.file) {
-		return files, nil, err
+	if root != nil && (!hasFullTable(main.file) || fetched.wanted(files, golang)) {
+		f, h, derr := findDebugFile(main.file, path, root, opts.DebugDirs)
+		if derr != nil {
+			err = errors.Join(err, derr)
+		}
+		if f != nil {
+			files = append(files, elfSymbols{f, h})
+			opened = append(opened, h)
+		}
 	}
-	f, h, derr := findDebugFile(main.file, path, root, opts.DebugDirs)
-	if derr != nil {
-		err = errors.Join(err, derr)
-	}
-	if f != nil {
-		files = append(files, elfSymbols{f, h})
-		opened = append(opened, h)
+	if fetched.wanted(files, golang) {
+		if f, h := fetched.find(main.file.GNUBuildID()); f != nil {
+			files = append(files, elfSymbols{f, h})
+			opened = append(opened, h)
+		}
 	}
 	return files, opened, err
 }

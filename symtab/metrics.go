@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spanflame/spanflame/internal/debuginfod"
 )
 
 // metrics of a cache.
@@ -11,6 +13,9 @@ type metrics struct {
 	loads   *prometheus.CounterVec
 	seconds prometheus.Counter
 	evicted *prometheus.CounterVec
+
+	fetches      *prometheus.CounterVec
+	debugEvicted prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
@@ -24,11 +29,20 @@ func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "spanflame_symtab_evictions_total", Help: "Symbol tables that were forgotten, by reason.",
 		}, []string{"reason"}),
+		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "spanflame_symtab_debuginfod_fetches_total", Help: "Debug files that debuginfod servers were to be asked for, by result.",
+		}, []string{"result"}),
+		debugEvicted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "spanflame_symtab_debuginfod_evictions_total", Help: "Fetched debug files that were removed to make room for others.",
+		}),
+	}
+	for _, v := range debuginfod.Results {
+		m.fetches.WithLabelValues(v)
 	}
 	for _, v := range []string{"ok", "nameless", "error"} {
 		m.loads.WithLabelValues(v)
 	}
-	for _, v := range []string{"age", "bytes", "files", "changed"} {
+	for _, v := range []string{"age", "bytes", "files", "changed", "debug_file"} {
 		m.evicted.WithLabelValues(v)
 	}
 	if reg == nil {
@@ -37,6 +51,17 @@ func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
 	m.loads = register(reg, m.loads)
 	m.seconds = register(reg, m.seconds)
 	m.evicted = register(reg, m.evicted)
+	m.fetches = register(reg, m.fetches)
+	m.debugEvicted = register(reg, m.debugEvicted)
+	register(reg, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spanflame_symtab_debuginfod_cache_bytes", Help: "Disk space of fetched debug files.",
+	}, func() float64 {
+		if d := c.debuginfod.Load(); d != nil {
+			_, bytes := d.Stats()
+			return float64(bytes)
+		}
+		return 0
+	}))
 	register(reg, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spanflame_symtab_tables", Help: "Files whose names are held.",
 	}, func() float64 { return float64(c.Stats().Tables) }))

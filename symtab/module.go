@@ -3,6 +3,7 @@ package symtab
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,8 @@ type Module struct {
 	open  atomic.Pointer[source]
 	used  atomic.Int64 // unix nanoseconds, as coarse as the rounds
 	state atomic.Pointer[state]
+
+	generation atomic.Uint64
 
 	mu      sync.Mutex // guards loading
 	loading *load      // the load under way; nil if there is none
@@ -52,6 +55,8 @@ type state struct {
 	main      *elffile.File
 	buildID   string
 	isGo      bool
+	table     *symbolTable // whether it is of use or not; nil if the file could not be read
+	outdated  atomic.Bool  // the file is to be read again, with a debug file that has come
 }
 
 // Frames returns the functions at an offset in the file, the innermost inlined one
@@ -97,6 +102,10 @@ func (m *Module) BuildID() string { return m.ready().buildID }
 // IsGo says whether the file has a function table of Go.
 func (m *Module) IsGo() bool { return m.ready().isGo }
 
+// Generation changes when answers that were given may no longer be the right or the best
+// ones: the file has changed, or its debug file was fetched. It changes in Cache.Expire.
+func (m *Module) Generation() uint64 { return m.generation.Load() }
+
 // HasFunctions says whether the file has function names.
 func (m *Module) HasFunctions() bool { return len(m.ready().resolvers) > 0 }
 
@@ -122,7 +131,7 @@ func (m *Module) ready() *state {
 		m.used.Store(now)
 	}
 	st := m.state.Load()
-	if st != nil && (st.retry == 0 || time.Now().UnixNano() < st.retry) {
+	if st != nil && !st.outdated.Load() && (st.retry == 0 || time.Now().UnixNano() < st.retry) {
 		return st
 	}
 	return m.load(st)
@@ -145,10 +154,15 @@ func (m *Module) load(old *state) *state {
 	m.loading = l
 	m.mu.Unlock()
 
-	if old != nil {
+	var main *os.File
+	switch {
+	case old == nil:
+	case old.outdated.Load():
+		main = old.reopen() // it stays in use until it is replaced
+	default:
 		m.cache.forget(m, old)
 	}
-	l.st = m.cache.adopt(m, m.read())
+	l.st = m.cache.adopt(m, m.read(main))
 
 	m.mu.Lock()
 	m.loading = nil
@@ -157,8 +171,8 @@ func (m *Module) load(old *state) *state {
 	return l.st
 }
 
-// read opens and reads the file. It always returns a state.
-func (m *Module) read() *state {
+// read opens the file, if it is not given, and reads it. It always returns a state.
+func (m *Module) read(file *os.File) *state {
 	c := m.cache
 	l := c.loader()
 	start := time.Now()
@@ -166,7 +180,7 @@ func (m *Module) read() *state {
 	opts := c.opts
 	c.mu.Unlock()
 	st := &state{}
-	if err := st.read(m, l, &opts); err != nil {
+	if err := st.read(m, file, l, &opts); err != nil {
 		st.err = fmt.Errorf("names of %s: %w", m.path, err)
 	}
 	if len(st.resolvers) == 0 && !errors.Is(st.err, ErrNoSymbols) {
@@ -189,9 +203,9 @@ func (m *Module) read() *state {
 }
 
 // read fills the state. If the error is not nil, there may still be resolvers.
-func (st *state) read(m *Module, l *loader, opts *Options) error {
+func (st *state) read(m *Module, file *os.File, l *loader, opts *Options) error {
 	src := m.open.Load()
-	main, err := st.openFile(m, src)
+	main, err := st.openFile(m, src, file)
 	if err != nil {
 		return err
 	}
@@ -201,6 +215,7 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 	st.buildID = main.file.BuildID()
 
 	table := &symbolTable{cache: m.cache, main: main, path: m.path, root: src.root, layout: st.layout, opts: opts}
+	st.table = table
 	plt := newPLT(main.file, demangler(opts.Demangle))
 	golang, goErr := newGoTable(main, st.layout, opts, &m.cache.frames)
 	var symErr error
@@ -236,18 +251,20 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 	return ErrNoSymbols
 }
 
-// openFile opens the module's file and checks that it is the mapped one.
-func (st *state) openFile(m *Module, src *source) (elfSymbols, error) {
+// openFile opens the module's file, if it is not given, and checks that it is the mapped one.
+func (st *state) openFile(m *Module, src *source, file *os.File) (elfSymbols, error) {
 	if src.vdso {
 		f, err := OwnVDSO()
 		return elfSymbols{file: f}, err
 	}
-	if src.open == nil {
-		return elfSymbols{}, ErrNoFile
-	}
-	file, err := src.open()
-	if err != nil {
-		return elfSymbols{}, fmt.Errorf("open: %w", err)
+	if file == nil {
+		if src.open == nil {
+			return elfSymbols{}, ErrNoFile
+		}
+		var err error
+		if file, err = src.open(); err != nil {
+			return elfSymbols{}, fmt.Errorf("open: %w", err)
+		}
 	}
 	if file == nil {
 		return elfSymbols{}, ErrNoFile
@@ -264,6 +281,19 @@ func (st *state) openFile(m *Module, src *source) (elfSymbols, error) {
 	}
 	f, err := elffile.Open(h, h.id.size)
 	return elfSymbols{file: f, handle: h}, err
+}
+
+// reopen opens the file of a state once more: its process may be gone, and it deleted. Nil
+// if that fails.
+func (st *state) reopen() *os.File {
+	if len(st.handles) == 0 {
+		return nil
+	}
+	f, err := st.handles[0].reopen()
+	if err != nil {
+		return nil
+	}
+	return f
 }
 
 // changed says whether the content of a file has changed since it was read.

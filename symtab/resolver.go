@@ -48,11 +48,13 @@ type symbols struct {
 	raw      bool // keep names as they are in the file
 	cache    frameCache
 	debug    *debugInfo // nil: there is none
+	missing  []string   // build ids of debug files that may be fetched yet
 }
 
 // load reads the tables. There may be a table even if the error is not nil.
 func (t *symbolTable) load(l *loader) error {
-	files, opened, err := symbolFiles(t.main, t.path, t.root, t.opts)
+	fetched := remote{client: t.cache.debuginfod.Load()}
+	files, opened, err := symbolFiles(t.main, t.path, t.root, t.opts, &fetched, t.golang)
 	limit := int(t.opts.MaxBytes / 2 / symbolBytes)
 	table, names, terr := l.symbols(t.layout, files, limit)
 	if errors.Is(terr, ErrTableTooBig) {
@@ -62,9 +64,10 @@ func (t *symbolTable) load(l *loader) error {
 	s.cache.budget = &t.cache.frames
 	if !t.golang { // whose own table knows as much, and takes less
 		var more []*handle
-		s.debug, more = newDebugInfo(files, t.root, t.opts, &t.cache.frames)
+		s.debug, more = newDebugInfo(files, t.root, t.opts, &t.cache.frames, &fetched)
 		opened = append(opened, more...)
 	}
+	s.missing = fetched.missing
 
 	for _, f := range files[1:] {
 		f.file.ForgetHeaders()

@@ -92,6 +92,9 @@ type Options struct {
 	// DebugDirs are searched for separate debug files, in the target's root;
 	// /usr/lib/debug by default.
 	DebugDirs []string
+	// Debuginfod are servers that are asked for debug files that are not there; none
+	// by default.
+	Debuginfod Debuginfod
 	// ProcFS is where /proc is; /proc by default.
 	ProcFS string
 }
