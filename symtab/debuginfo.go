@@ -37,7 +37,7 @@ func newDebugInfo(files []elfSymbols, root Root, opts *Options, b *budget) (*deb
 		if h != nil {
 			opened = append(opened, h)
 		}
-		data, err := dwarf.Open(f.file, alt)
+		data, err := dwarf.Open(f.file, alt, nil)
 		if err != nil {
 			closeHandles(opened)
 			continue // names are what symbols tell
