@@ -11,6 +11,7 @@ type metrics struct {
 	loads   *prometheus.CounterVec
 	seconds prometheus.Counter
 	evicted *prometheus.CounterVec
+	splits  *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
@@ -24,6 +25,9 @@ func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "spanflame_symtab_evictions_total", Help: "Symbol tables that were forgotten, by reason.",
 		}, []string{"reason"}),
+		splits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "spanflame_symtab_split_units_total", Help: "Split units (.dwo, .dwp) that were read or looked for, by result.",
+		}, []string{"result"}),
 	}
 	for _, v := range []string{"ok", "nameless", "error"} {
 		m.loads.WithLabelValues(v)
@@ -31,12 +35,16 @@ func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
 	for _, v := range []string{"age", "bytes", "files", "changed"} {
 		m.evicted.WithLabelValues(v)
 	}
+	for _, v := range []string{"read", "missing", "other_build", "error"} {
+		m.splits.WithLabelValues(v)
+	}
 	if reg == nil {
 		return m
 	}
 	m.loads = register(reg, m.loads)
 	m.seconds = register(reg, m.seconds)
 	m.evicted = register(reg, m.evicted)
+	m.splits = register(reg, m.splits)
 	register(reg, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spanflame_symtab_tables", Help: "Files whose names are held.",
 	}, func() float64 { return float64(c.Stats().Tables) }))

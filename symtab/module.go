@@ -200,7 +200,7 @@ func (st *state) read(m *Module, l *loader, opts *Options) error {
 	}
 	st.buildID = main.file.BuildID()
 
-	table := &symbolTable{cache: m.cache, main: main, path: m.path, root: src.root, layout: st.layout, opts: opts}
+	table := &symbolTable{cache: m.cache, main: main, path: m.path, root: func() Root { return m.open.Load().root }, layout: st.layout, opts: opts}
 	plt := newPLT(main.file, demangler(opts.Demangle))
 	golang, goErr := newGoTable(main, st.layout, opts, &m.cache.frames)
 	var symErr error
@@ -286,6 +286,15 @@ func (st *state) bytes() int64 {
 		sum += r.bytes()
 	}
 	return sum
+}
+
+// files is the number of files it counts for: one, and those it opened later.
+func (st *state) files() int {
+	n := 1
+	for _, r := range st.resolvers {
+		n += r.openFiles()
+	}
+	return n
 }
 
 func (st *state) close() {
