@@ -306,3 +306,22 @@ func TestSplitManyFiles(t *testing.T) {
 		t.Errorf("%d files are open after the end", files.open)
 	}
 }
+
+// TestSplitSingle has the split units in the object files (-gsplit-dwarf=single).
+func TestSplitSingle(t *testing.T) {
+	path := compile(t, "clang-19", cSource)
+	run(t, filepath.Dir(path), "clang-19", "-c", "-O2", "-g", "-gsplit-dwarf=single", "a.c")
+	run(t, filepath.Dir(path), "clang-19", "a.o", "-o", "a.out")
+	files := &splitFiles{}
+	f := open(t, path)
+	d, err := Open(f, nil, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addrs := textAddrs(f)
+	compare(t, d, addrs, oracle(t, path, addrs))
+	if files.open != 1 {
+		t.Errorf("%d files are open, want 1", files.open)
+	}
+	d.Close()
+}
