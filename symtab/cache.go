@@ -260,17 +260,17 @@ func (c *Cache) dropLocked(m *Module) *state {
 // shrinkLocked drops the least recently used tables, but not keep, until all is
 // within bounds, and returns them to be closed.
 func (c *Cache) shrinkLocked(keep *Module) (drop []*state) {
-	total := int64(0)
+	total, excess := int64(0), -c.opts.MaxFiles
 	all := make([]*Module, 0, len(c.loaded))
 	for m := range c.loaded {
 		if st := m.state.Load(); st != nil {
 			total += st.bytes()
+			excess += st.files()
 			if m != keep {
 				all = append(all, m)
 			}
 		}
 	}
-	excess := len(c.loaded) - c.opts.MaxFiles
 	if total <= c.opts.MaxBytes && excess <= 0 {
 		return nil
 	}
@@ -285,7 +285,7 @@ func (c *Cache) shrinkLocked(keep *Module) (drop []*state) {
 		}
 		st := c.dropLocked(m)
 		total -= st.bytes()
-		excess--
+		excess -= st.files()
 		drop = append(drop, st)
 		c.metrics.evicted.WithLabelValues(reason).Inc()
 	}

@@ -2,6 +2,8 @@ package symtab
 
 import (
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"path"
 	"sync"
 
@@ -26,8 +28,8 @@ const maxDebugNames = 1 << 14
 
 // newDebugInfo takes the first of the files with debugging information; nil if there is
 // none. The files' headers are needed until it returns. What it opened, the common file of
-// dwz, is returned to be closed with it.
-func newDebugInfo(files []elfSymbols, root Root, opts *Options, b *budget, fetched *remote) (*debugInfo, []*handle) {
+// dwz, is returned to be closed with it. splits may be nil.
+func newDebugInfo(files []elfSymbols, root Root, splits dwarf.SplitFiles, opts *Options, b *budget, fetched *remote) (*debugInfo, []*handle) {
 	for _, f := range files {
 		if f.handle == nil || !dwarf.Has(f.file) {
 			continue
@@ -37,7 +39,7 @@ func newDebugInfo(files []elfSymbols, root Root, opts *Options, b *budget, fetch
 		if h != nil {
 			opened = append(opened, h)
 		}
-		data, err := dwarf.Open(f.file, alt)
+		data, err := dwarf.Open(f.file, alt, splits)
 		if err != nil {
 			closeHandles(opened)
 			continue // names are what symbols tell
@@ -107,6 +109,9 @@ func (d *debugInfo) frames(p position, demangle func(string) string, base func(p
 		return nil, err
 	}
 	calls, err := d.data.Find(p.addr)
+	if errors.Is(err, errStale) || errors.Is(err, dwarf.ErrClosed) {
+		return nil, fmt.Errorf("%w: %w", errStale, err)
+	}
 	if err != nil || len(calls) == 0 {
 		return outer, nil // the symbol's name is right all the same
 	}
@@ -156,8 +161,17 @@ func (d *debugInfo) bytes() int64 {
 	return d.data.Bytes() + d.cache.bytes() + names
 }
 
+// openFiles is the number of files of split units that are open.
+func (d *debugInfo) openFiles() int {
+	if d == nil {
+		return 0
+	}
+	return d.data.OpenFiles()
+}
+
 func (d *debugInfo) close() {
 	if d != nil {
 		d.cache.close()
+		d.data.Close()
 	}
 }

@@ -94,7 +94,7 @@ func loadBytes(t testing.TB, b []byte) {
 	if g, err := newGoTable(main, lay, &opts, &c.frames); err == nil && g != nil {
 		st.resolvers = append(st.resolvers, g)
 	}
-	table := &symbolTable{cache: c, main: main, layout: lay, opts: &opts}
+	table := &symbolTable{cache: c, main: main, root: func() Root { return nil }, layout: lay, opts: &opts}
 	_ = table.load(newLoader())
 	if s := table.got.Load(); s != nil {
 		if err := s.table.check(); err != nil {

@@ -58,6 +58,8 @@ func (t *goTable) bytes() int64 { return int64(8*len(t.funcs.starts)) + t.cache.
 
 func (t *goTable) count() int { return len(t.funcs.offs) }
 
+func (t *goTable) openFiles() int { return 0 }
+
 func (t *goTable) close() { t.cache.close() }
 
 func (t *goTable) frames(p position) ([]Frame, error) {

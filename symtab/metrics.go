@@ -13,6 +13,7 @@ type metrics struct {
 	loads   *prometheus.CounterVec
 	seconds prometheus.Counter
 	evicted *prometheus.CounterVec
+	splits  *prometheus.CounterVec
 
 	fetches      *prometheus.CounterVec
 	debugEvicted prometheus.Counter
@@ -29,6 +30,9 @@ func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "spanflame_symtab_evictions_total", Help: "Symbol tables that were forgotten, by reason.",
 		}, []string{"reason"}),
+		splits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "spanflame_symtab_split_units_total", Help: "Split units (.dwo, .dwp) that were read or looked for, by result.",
+		}, []string{"result"}),
 		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "spanflame_symtab_debuginfod_fetches_total", Help: "Debug files that debuginfod servers were to be asked for, by result.",
 		}, []string{"result"}),
@@ -45,12 +49,16 @@ func newMetrics(reg prometheus.Registerer, c *Cache) *metrics {
 	for _, v := range []string{"age", "bytes", "files", "changed", "debug_file"} {
 		m.evicted.WithLabelValues(v)
 	}
+	for _, v := range []string{"read", "missing", "other_build", "error"} {
+		m.splits.WithLabelValues(v)
+	}
 	if reg == nil {
 		return m
 	}
 	m.loads = register(reg, m.loads)
 	m.seconds = register(reg, m.seconds)
 	m.evicted = register(reg, m.evicted)
+	m.splits = register(reg, m.splits)
 	m.fetches = register(reg, m.fetches)
 	m.debugEvicted = register(reg, m.debugEvicted)
 	register(reg, prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -214,7 +214,8 @@ func (st *state) read(m *Module, file *os.File, l *loader, opts *Options) error 
 	}
 	st.buildID = main.file.BuildID()
 
-	table := &symbolTable{cache: m.cache, main: main, path: m.path, root: src.root, layout: st.layout, opts: opts}
+	root := func() Root { return m.open.Load().root }
+	table := &symbolTable{cache: m.cache, main: main, path: m.path, root: root, layout: st.layout, opts: opts}
 	st.table = table
 	plt := newPLT(main.file, demangler(opts.Demangle))
 	golang, goErr := newGoTable(main, st.layout, opts, &m.cache.frames)
@@ -316,6 +317,15 @@ func (st *state) bytes() int64 {
 		sum += r.bytes()
 	}
 	return sum
+}
+
+// files is the number of files it counts for: one, and those it opened later.
+func (st *state) files() int {
+	n := 1
+	for _, r := range st.resolvers {
+		n += r.openFiles()
+	}
+	return n
 }
 
 func (st *state) close() {

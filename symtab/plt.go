@@ -145,4 +145,6 @@ func (t *pltTable) count() int { return 0 } // they are no functions
 // bytes is about the memory; the names of a program's stubs are few.
 func (t *pltTable) bytes() int64 { return 1024 }
 
+func (t *pltTable) openFiles() int { return 0 }
+
 func (t *pltTable) close() {}

@@ -17,6 +17,8 @@ type resolver interface {
 	count() int
 	// bytes is the memory it takes.
 	bytes() int64
+	// openFiles is the number of files that it opened for single questions and keeps.
+	openFiles() int
 	// close gives back files, and what it counted in shared budgets. It may be
 	// called while frames is running, and more than once.
 	close()
@@ -29,7 +31,7 @@ type symbolTable struct {
 	cache  *Cache
 	main   elfSymbols
 	path   string
-	root   Root
+	root   func() Root // of a target that maps it now; may return nil
 	layout layout
 	opts   *Options
 	golang bool // the functions of Go are in another table
@@ -53,8 +55,9 @@ type symbols struct {
 
 // load reads the tables. There may be a table even if the error is not nil.
 func (t *symbolTable) load(l *loader) error {
+	root := t.root()
 	fetched := remote{client: t.cache.debuginfod.Load()}
-	files, opened, err := symbolFiles(t.main, t.path, t.root, t.opts, &fetched, t.golang)
+	files, opened, err := symbolFiles(t.main, t.path, root, t.opts, &fetched, t.golang)
 	limit := int(t.opts.MaxBytes / 2 / symbolBytes)
 	table, names, terr := l.symbols(t.layout, files, limit)
 	if errors.Is(terr, ErrTableTooBig) {
@@ -64,7 +67,8 @@ func (t *symbolTable) load(l *loader) error {
 	s.cache.budget = &t.cache.frames
 	if !t.golang { // whose own table knows as much, and takes less
 		var more []*handle
-		s.debug, more = newDebugInfo(files, t.root, t.opts, &t.cache.frames, &fetched)
+		splits := newSplitFiles(t.root, t.path, t.opts, t.cache.metrics)
+		s.debug, more = newDebugInfo(files, root, splits, t.opts, &t.cache.frames, &fetched)
 		opened = append(opened, more...)
 	}
 	s.missing = fetched.missing
@@ -144,6 +148,13 @@ func (t *symbolTable) count() int {
 func (t *symbolTable) bytes() int64 {
 	if s := t.got.Load(); s != nil {
 		return s.table.bytes() + s.names.bytes() + s.cache.bytes() + s.debug.bytes()
+	}
+	return 0
+}
+
+func (t *symbolTable) openFiles() int {
+	if s := t.got.Load(); s != nil {
+		return s.debug.openFiles()
 	}
 	return 0
 }

@@ -87,7 +87,8 @@ type Options struct {
 	MaxBytes int64
 	// MaxAge is how long a table is kept without use; 10 minutes by default.
 	MaxAge time.Duration
-	// MaxFiles bounds the tables, and with them the files held open; 1024 by default.
+	// MaxFiles bounds the tables and the files of split units, and with them the files
+	// held open; 1024 by default.
 	MaxFiles int
 	// DebugDirs are searched for separate debug files, in the target's root;
 	// /usr/lib/debug by default.

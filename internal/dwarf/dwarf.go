@@ -7,7 +7,7 @@
 // depth has a bound, and no more is kept than MaxBytes.
 //
 // Format: DWARF Debugging Information Format, versions 2 to 5; section numbers are those
-// of version 5. Split units (.dwo) are not read; of them only lines are known.
+// of version 5. Of split units whose file is missing only lines are known.
 package dwarf
 
 import (
@@ -16,12 +16,16 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 
 	"github.com/spanflame/spanflame/internal/elffile"
 )
 
 // ErrNone says that a file has no debugging information.
 var ErrNone = errors.New("the file has no debugging information")
+
+// ErrClosed says that Close was called.
+var ErrClosed = errors.New("the debugging information is closed")
 
 // Bounds.
 const (
@@ -38,6 +42,7 @@ const (
 	maxAttributes = 1 << 10 // of an abbreviation
 	maxLineRows   = 4 << 20
 	maxLineFiles  = 1 << 17
+	maxSplitOpen  = 16 // files of split units
 )
 
 // Call is a function at an address.
@@ -55,8 +60,15 @@ type Data struct {
 
 	info, abbrev, ranges, rnglists, line, str, lineStr, addr, strOffsets *section
 	alt                                                                  *Data // dwz's common file
+	splits                                                               SplitFiles
+	files                                                                atomic.Int32 // of split units, open
+
+	// Of split units:
+	file  *SplitFile
+	index *section // of a package
 
 	mu      sync.Mutex // guards the rest
+	closed  bool
 	err     error
 	scanned bool
 	units   []unitHead
@@ -64,8 +76,12 @@ type Data struct {
 	loaded  map[int]*unit
 	order   []int // of loaded, the oldest first
 	size    int64
-	work    int64 // left for this look-up
+	work    *int64 // left for this look-up; one with the files that belong to this one
 	abbrevs map[uint64]*abbrevTable
+
+	askedPackage bool
+	pack         *Data
+	packErr      error
 }
 
 // span is a range of addresses of a unit, or of a scope.
@@ -75,16 +91,17 @@ type span struct {
 }
 
 // Open prepares the reading of a file, which must stay readable. alt is dwz's common file
-// (.gnu_debugaltlink), or nil.
-func Open(f, alt *elffile.File) (*Data, error) {
-	d := &Data{loaded: map[int]*unit{}, abbrevs: map[uint64]*abbrevTable{}}
+// (.gnu_debugaltlink), or nil. splits opens the files of split units; nil: they are not
+// read. Close gives those back.
+func Open(f, alt *elffile.File, splits SplitFiles) (*Data, error) {
+	d := &Data{loaded: map[int]*unit{}, abbrevs: map[uint64]*abbrevTable{}, work: new(int64), splits: splits}
 	var err error
 	for name, to := range map[string]**section{
 		".debug_info": &d.info, ".debug_abbrev": &d.abbrev, ".debug_ranges": &d.ranges, ".debug_rnglists": &d.rnglists,
 		".debug_line": &d.line, ".debug_str": &d.str, ".debug_line_str": &d.lineStr, ".debug_addr": &d.addr,
 		".debug_str_offsets": &d.strOffsets,
 	} {
-		if *to, err = newSection(f, name); err != nil {
+		if *to, err = newSection(f, f.Section(name)); err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 	}
@@ -92,12 +109,31 @@ func Open(f, alt *elffile.File) (*Data, error) {
 		return nil, ErrNone
 	}
 	if alt != nil {
-		if d.alt, err = Open(alt, nil); err != nil {
+		if d.alt, err = Open(alt, nil, nil); err != nil {
 			return nil, fmt.Errorf("read the common file: %w", err)
 		}
+		d.alt.work = d.work
 	}
 	return d, nil
 }
+
+// Close closes the files of split units. It waits for a look-up that is running; later ones
+// return ErrClosed. It may be called more than once.
+func (d *Data) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	for len(d.order) > 0 {
+		d.evict()
+	}
+	if d.pack != nil {
+		d.closeSplit(d.pack.file)
+		d.pack = nil
+	}
+}
+
+// OpenFiles is the number of files of split units that are open.
+func (d *Data) OpenFiles() int { return int(d.files.Load()) }
 
 func (d *Data) sections() []*section {
 	return []*section{d.info, d.abbrev, d.ranges, d.rnglists, d.line, d.str, d.lineStr, d.addr, d.strOffsets}
@@ -109,14 +145,17 @@ func Has(f *elffile.File) bool {
 	return s != nil && s.HasData() && s.Len > 0
 }
 
-// Find returns the functions at an address, innermost first; nil if none is known.
+// Find returns the functions at an address, innermost first; nil if none is known. Of a
+// split unit whose file is missing there is one function without a name, where the line
+// is known: that of the innermost. The error is that of SplitFile.Fresh if it was told of a
+// change.
 func (d *Data) Find(addr elffile.VirtAddr) ([]Call, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.work = maxWork
-	if d.alt != nil {
-		d.alt.work = maxWork
+	if d.closed {
+		return nil, ErrClosed
 	}
+	*d.work = maxWork
 	if !d.scanned {
 		d.scanned = true
 		d.err = d.scan()
@@ -129,7 +168,14 @@ func (d *Data) Find(addr elffile.VirtAddr) ([]Call, error) {
 			if err != nil {
 				return nil, err
 			}
-			if calls := d.calls(u, uint64(addr)); calls != nil {
+			calls := d.calls(u, uint64(addr))
+			if u.in.file != nil {
+				// It is asked afterwards, so that nothing read from what changed is told.
+				if err := u.in.file.Fresh(); err != nil {
+					return nil, err
+				}
+			}
+			if calls != nil {
 				return calls, nil
 			}
 		}
@@ -141,12 +187,15 @@ func (d *Data) Find(addr elffile.VirtAddr) ([]Call, error) {
 func (d *Data) Bytes() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := d.size + int64(len(d.units))*64 + int64(len(d.spans))*24
+	n := d.size + int64(len(d.units))*headBytes + int64(len(d.spans))*24
 	for _, s := range d.sections() {
 		n += int64(len(s.mem))
 	}
 	if d.alt != nil {
 		n += d.alt.Bytes()
+	}
+	if d.pack != nil {
+		n += d.pack.splitBytes()
 	}
 	return n
 }
@@ -158,21 +207,32 @@ func (d *Data) unit(i int) (*unit, error) {
 	}
 	u, err := d.readUnit(&d.units[i])
 	if err != nil {
-		u = &unit{head: &d.units[i]} // not read again and again
+		u = &unit{head: &d.units[i], in: d} // not read again and again
 	}
 	limit := d.MaxBytes
 	if limit == 0 {
 		limit = 4 << 20
 	}
-	for len(d.order) > 0 && d.size+u.bytes() > limit {
-		d.size -= d.loaded[d.order[0]].bytes()
-		delete(d.loaded, d.order[0])
-		d.order = d.order[1:]
+	u.bytes = u.footprint()
+	if u.file != nil {
+		u.bytes += u.in.splitBytes()
+	}
+	for len(d.order) > 0 && (d.size+u.bytes > limit || u.file != nil && d.files.Load() > maxSplitOpen) {
+		d.evict()
 	}
 	d.loaded[i] = u
 	d.order = append(d.order, i)
-	d.size += u.bytes()
+	d.size += u.bytes
 	return u, nil
+}
+
+// evict forgets the unit that was read first.
+func (d *Data) evict() {
+	u := d.loaded[d.order[0]]
+	d.closeSplit(u.file)
+	d.size -= u.bytes
+	delete(d.loaded, d.order[0])
+	d.order = d.order[1:]
 }
 
 // calls are the functions at an address of a unit.
@@ -186,12 +246,15 @@ func (d *Data) calls(u *unit, addr uint64) []Call {
 		}
 	}
 	if best < 0 {
+		if u.missing && line > 0 {
+			return []Call{{File: u.lines.name(file), Line: line}}
+		}
 		return nil
 	}
 	var out []Call
 	for n := 0; n < maxInlined; n++ {
 		s := &u.scopes[best]
-		c := d.name(u, s.entry)
+		c := u.in.name(u.head, s.entry)
 		c.File, c.Line = u.lines.name(file), line
 		out = append(out, c)
 		if !s.inlined {
@@ -217,7 +280,7 @@ func (d *Data) unitAt(off uint64) *unitHead {
 
 // spend takes from the work that is left.
 func (d *Data) spend(n int) error {
-	if d.work -= int64(n); d.work < 0 {
+	if *d.work -= int64(n); *d.work < 0 {
 		return fmt.Errorf("range lists and abbreviations: %w", elffile.ErrTooLarge)
 	}
 	return nil

@@ -176,7 +176,7 @@ func TestAgainstAddr2line(t *testing.T) {
 		t.Run(tt.compiler+strings.Join(tt.flags, ""), func(t *testing.T) {
 			path := compile(t, tt.compiler, tt.source, tt.flags...)
 			f := open(t, path)
-			d, err := Open(f, nil)
+			d, err := Open(f, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -253,7 +253,7 @@ func compare(t *testing.T, d *Data, addrs []uint64, want [][]Call) {
 
 func TestNone(t *testing.T) {
 	f := open(t, compile(t, "gcc", cSource, "-s"))
-	if _, err := Open(f, nil); !errors.Is(err, ErrNone) || Has(f) {
+	if _, err := Open(f, nil, nil); !errors.Is(err, ErrNone) || Has(f) {
 		t.Errorf("%v, want %v", err, ErrNone)
 	}
 }

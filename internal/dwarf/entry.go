@@ -26,7 +26,10 @@ const (
 	atStrOffsetsBase = 0x72
 	atAddrBase       = 0x73
 	atRnglistsBase   = 0x74
+	atDwoName        = 0x76
 	atMIPSLinkage    = 0x2007
+	atGNUDwoName     = 0x2130
+	atGNUDwoID       = 0x2131
 	atGNURangesBase  = 0x2132
 	atGNUAddrBase    = 0x2133
 
@@ -98,6 +101,18 @@ type attrSpec struct {
 }
 
 const maxAbbrevs = 1 << 17
+
+// bytes is about the memory of the table.
+func (t *abbrevTable) bytes() int64 {
+	n := int64(len(t.dense)+len(t.rest)) * 64
+	for i := range t.dense {
+		n += int64(cap(t.dense[i].attrs)) * 16
+	}
+	for _, a := range t.rest {
+		n += int64(cap(a.attrs)) * 16
+	}
+	return n
+}
 
 func (t *abbrevTable) get(code uint64) *abbrev {
 	if code-1 < uint64(len(t.dense)) {

@@ -18,8 +18,8 @@ type section struct {
 	packed *elffile.Section
 }
 
-func newSection(f *elffile.File, name string) (*section, error) {
-	s := f.Section(name)
+// newSection prepares the reading of a section, which may be nil.
+func newSection(f *elffile.File, s *elffile.Section) (*section, error) {
 	if s == nil || !s.HasData() {
 		return &section{}, nil
 	}

@@ -30,8 +30,11 @@ type unitHead struct {
 	addrBase  uint64
 	rangeBase uint64
 	lines     uint64 // in .debug_line, plus 1; 0: none
+	id        uint64 // of a split unit
 	dir       value
 }
+
+const headBytes = 144 // of a unitHead
 
 // scope is a function, or one inlined in another.
 type scope struct {
@@ -43,13 +46,17 @@ type scope struct {
 
 // unit is what was read of a unit.
 type unit struct {
-	head   *unitHead
-	scopes []scope
-	spans  []span
-	lines  lineTable
+	head    *unitHead  // that of the split unit, if there is one
+	in      *Data      // what its entries are in
+	file    *SplitFile // to be closed with it; nil if there is none
+	missing bool       // the split unit
+	scopes  []scope
+	spans   []span
+	lines   lineTable
+	bytes   int64
 }
 
-func (u *unit) bytes() int64 {
+func (u *unit) footprint() int64 {
 	return 256 + int64(len(u.scopes))*24 + int64(len(u.spans))*24 + u.lines.bytes()
 }
 
@@ -71,7 +78,7 @@ func (d *Data) head(at uint64) (unitHead, error) {
 		h.abbrevs = b.num(offSize)
 		switch h.kind {
 		case unitSkeleton, unitSplit:
-			b.skip(8)
+			h.id = b.num(8)
 		case unitType, unitSplitTyp:
 			b.skip(8 + uint64(offSize))
 		}
@@ -95,32 +102,40 @@ func (h *unitHead) readable() bool {
 	return h.kind == unitCompile || h.kind == unitPartial || h.kind == unitSkeleton
 }
 
+// rootAttrs shows the attributes of a unit's root entry. False if they could not be read.
+func (d *Data) rootAttrs(h *unitHead, see func(attr uint32, v value)) (bool, error) {
+	t, err := d.abbreviations(h.abbrevs)
+	if err != nil {
+		return false, err
+	}
+	raw, err := d.info.some(h.first, min(h.end-h.first, 8<<10))
+	if err != nil {
+		return false, err
+	}
+	b := buf{b: raw}
+	a := t.get(b.uleb())
+	if !a.known {
+		return false, nil
+	}
+	for _, s := range a.attrs {
+		v := h.read(&b, s, true)
+		if b.bad {
+			return false, nil
+		}
+		see(s.attr, v)
+	}
+	return true, nil
+}
+
 // root reads the root entry of a unit, and its ranges.
 func (d *Data) root(h *unitHead, number int32) error {
 	if !h.readable() {
 		return nil
 	}
-	t, err := d.abbreviations(h.abbrevs)
-	if err != nil {
-		return err
-	}
-	raw, err := d.info.some(h.first, min(h.end-h.first, 8<<10))
-	if err != nil {
-		return err
-	}
-	b := buf{b: raw}
-	a := t.get(b.uleb())
-	if !a.known {
-		return nil
-	}
 	var low, high, ranges value
 	hasLow, hasHigh, hasRanges := false, false, false
-	for _, s := range a.attrs {
-		v := h.read(&b, s, true)
-		if b.bad {
-			return nil
-		}
-		switch s.attr {
+	if ok, err := d.rootAttrs(h, func(attr uint32, v value) {
+		switch attr {
 		case atLowPC:
 			low, hasLow = v, true
 		case atHighPC:
@@ -138,6 +153,8 @@ func (d *Data) root(h *unitHead, number int32) error {
 		case atRnglistsBase, atGNURangesBase:
 			h.rangeBase = v.n
 		}
+	}); err != nil || !ok {
+		return err
 	}
 	if h.strBase == 0 && h.version >= 5 {
 		h.strBase = 8 // behind the head of the only table
@@ -145,6 +162,7 @@ func (d *Data) root(h *unitHead, number int32) error {
 	if hasLow {
 		h.low, _ = d.addrOf(h, low)
 	}
+	var err error
 	before := len(d.spans)
 	switch {
 	case hasRanges:
@@ -205,8 +223,8 @@ func (d *Data) rangesOf(h *unitHead, v value, of int32, to []span) ([]span, erro
 			in := buf{b: b}
 			at = h.rangeBase + in.num(h.offSize)
 		}
-	} else if h.kind == unitSkeleton {
-		at += h.rangeBase
+	} else if h.kind == unitSplit {
+		at += h.rangeBase // not for the skeleton's own
 	}
 	for n := uint64(512); ; n *= 16 {
 		b, err := sec.some(at, n)
@@ -288,20 +306,39 @@ func (d *Data) rangeList(h *unitHead, b *buf, of int32, to []span) ([]span, bool
 	return to, true
 }
 
-// readUnit reads the functions of a unit and its lines.
+// readUnit reads the functions of a unit and its lines. Those of a split unit are in the
+// line table that the skeleton names, and so are the files it refers to: 3.1.3, 7.3.2.2.
 func (d *Data) readUnit(h *unitHead) (*unit, error) {
+	u, err := d.readSplit(h)
+	if u == nil {
+		u = &unit{head: h, in: d, missing: err != nil}
+		if err := d.entries(u); err != nil {
+			return nil, err
+		}
+	}
+	if h.lines > 0 {
+		// A split unit's functions are known without lines, too.
+		if u.lines, err = d.readLines(h); err != nil && u.in == d {
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+// entries reads the functions of a unit.
+func (d *Data) entries(u *unit) error {
+	h := u.head
 	t, err := d.abbreviations(h.abbrevs)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if h.end-h.first > maxUnit {
-		return nil, fmt.Errorf("unit of %d bytes: %w", h.end-h.first, elffile.ErrTooLarge)
+		return fmt.Errorf("unit of %d bytes: %w", h.end-h.first, elffile.ErrTooLarge)
 	}
 	raw, err := d.info.bytes(h.first, h.end-h.first)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	u := &unit{head: h}
 	b := &buf{b: raw}
 	parents := make([]int32, 0, 64) // of the entries at each depth
 	within := int32(-1)
@@ -344,10 +381,7 @@ func (d *Data) readUnit(h *unitHead) (*unit, error) {
 			break
 		}
 	}
-	if h.lines > 0 {
-		u.lines, err = d.readLines(h)
-	}
-	return u, err
+	return nil
 }
 
 // scope reads a function's entry. It returns what its children are in.
@@ -404,8 +438,8 @@ func (d *Data) scope(u *unit, b *buf, a *abbrev, entry uint64, within int32) int
 }
 
 // name finds the names of an entry: its own, or those of what it was made of.
-func (d *Data) name(u *unit, entry uint64) (c Call) {
-	in, h := d, u.head
+func (d *Data) name(h *unitHead, entry uint64) (c Call) {
+	in := d
 	for range maxChain {
 		if h == nil {
 			return c
@@ -456,7 +490,9 @@ func (d *Data) name(u *unit, entry uint64) (c Call) {
 				in.err = in.scan()
 			}
 		}
-		entry, h = off, in.unitAt(off)
+		if entry = off; alt || off < h.off || off >= h.end {
+			h = in.unitAt(off)
+		}
 	}
 	return c
 }
