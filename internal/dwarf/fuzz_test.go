@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,10 +50,9 @@ func (f *fuzzFiles) file(index []byte) (*SplitFile, error) {
 // elfOf makes an ELF file of sections.
 func elfOf(names []string, data ...[]byte) []byte {
 	le := binary.LittleEndian
-	out := make([]byte, 64)
-	copy(out, elf.ELFMAG+"\x02\x01\x01")
+	out := append([]byte(elf.ELFMAG+"\x02\x01\x01"), make([]byte, 57)...)
 	strs := []byte{0}
-	heads := make([]byte, 64)
+	heads := slices.Repeat([]byte{0}, 64)
 	add := func(name string, typ elf.SectionType, b []byte) {
 		h := make([]byte, 64)
 		le.PutUint32(h, uint32(len(strs)))
@@ -142,7 +142,7 @@ func FuzzFind(f *testing.F) {
 			p := seed(f, prog, prog+".dwp")
 			add(p)
 			d := p.data(&fuzzFiles{parts: p})
-			calls, err := d.Find(elffile.VirtAddr(open(f, prog).Section(".text").Addr))
+			calls, err := d.Find(open(f, prog).Section(".text").Addr)
 			if err != nil || len(calls) == 0 || d.pack == nil {
 				f.Fatalf("%s: %v, %v: the seed is none", version, calls, err)
 			}
