@@ -81,7 +81,7 @@ bench: build ## Measure the agent on this machine and write bench/README.md; roo
 	$(GO) run ./bench/report -agent bin/spanflame -out bench/README.md
 
 .PHONY: bench-unwind
-bench-unwind: build ## Measure how many stacks of stock programs are whole and write bench/unwind/README.md; root, takes about 7 minutes
+bench-unwind: build ## Measure how many stacks of stock programs are whole and write bench/unwind/README.md; root, takes about 9 minutes
 	$(GO) run ./bench/unwind -agent bin/spanflame -out bench/unwind/README.md
 
 ##@ Generate

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/spanflame/spanflame/test/harness"
@@ -64,7 +63,7 @@ func underLoad(r *runner, d time.Duration, store bool) cost {
 	began := time.Now()
 	time.Sleep(20 * time.Second) // the first round, in which all symbols are read, is not what it costs to run
 
-	bpf0, runs0 := sampler(r, a.PID)
+	bpf0, runs0 := harness.SamplerCost(r, a.PID)
 	cpu0, err := harness.CPUTime(a.PID)
 	if err != nil {
 		r.Fatal(err)
@@ -82,12 +81,12 @@ func underLoad(r *runner, d time.Duration, store bool) cost {
 	if err != nil {
 		r.Fatal(err)
 	}
-	bpf1, runs1 := sampler(r, a.PID)
+	bpf1, runs1 := harness.SamplerCost(r, a.PID)
 	c.cpu, c.bpfTime, c.bpfRuns = cpu1-cpu0, bpf1-bpf0, runs1-runs0
 	if c.rss, c.peak, err = harness.ResidentBytes(a.PID); err != nil {
 		r.Fatal(err)
 	}
-	c.maps, c.mapBytes = kernelMaps(r, a.PID)
+	c.maps, c.mapBytes = harness.KernelMapBytes(r, a.PID)
 	m1 := a.Metrics(r)
 	c.samples = m1.Sum("spanflame_samples_taken_total") - m0.Sum("spanflame_samples_taken_total")
 	c.stacks = m1.Sum("spanflame_session_round_stacks")
@@ -108,51 +107,6 @@ func look(r *runner, a *harness.Agent, since time.Time) {
 	if _, err := a.MergeProfile(ctx, harness.CPUType, "{}", since.Add(-time.Minute), time.Now()); err != nil && !errors.Is(err, harness.ErrNoProfile) {
 		r.Fatal(err)
 	}
-}
-
-// sampler is what the program that takes samples has cost so far.
-func sampler(r *runner, pid int) (time.Duration, uint64) {
-	for _, id := range harness.HeldKernelObjects(r, pid).Programs {
-		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-		if err != nil {
-			continue
-		}
-		info, err := p.Stats()
-		kind := p.Type()
-		p.Close()
-		if err != nil {
-			r.Fatal(err)
-		}
-		if kind == ebpf.PerfEvent {
-			return info.Runtime, info.RunCount
-		}
-	}
-	r.Fatal("the agent has no program for perf events")
-	return 0, 0
-}
-
-func kernelMaps(r *runner, pid int) (n int, bytes uint64) {
-	seen := map[uint32]bool{}
-	for _, id := range harness.HeldKernelObjects(r, pid).Maps {
-		if seen[id] {
-			continue
-		}
-		seen[id] = true
-		m, err := ebpf.NewMapFromID(ebpf.MapID(id))
-		if err != nil {
-			r.Fatal(err)
-		}
-		info, err := m.Info()
-		m.Close()
-		if err != nil {
-			r.Fatal(err)
-		}
-		if b, ok := info.Memlock(); ok {
-			bytes += b
-			n++
-		}
-	}
-	return n, bytes
 }
 
 // frames is how many user frames most samples of the load have.

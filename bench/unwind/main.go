@@ -66,10 +66,22 @@ func run(agent, out, only string, d time.Duration) error {
 		fmt.Fprint(os.Stderr, f.line())
 		all = append(all, f)
 	}
-	if len(all) == 0 {
+	crowd := ""
+	if only == "" || slices.Contains(strings.Split(only, ","), crowdProgram.name) {
+		if lack := crowdProgram.lacks(); lack != "" {
+			skipped = append(skipped, crowdProgram.name+": "+lack)
+		} else {
+			f, err := measureCrowd()
+			if err != nil {
+				return err
+			}
+			crowd = f.markdown()
+		}
+	}
+	if len(all) == 0 && crowd == "" {
 		return errors.New("nothing was measured")
 	}
-	text := markdown(all, skipped, d)
+	text := markdown(all, skipped, d) + crowd
 	fmt.Print(text)
 	if out != "" {
 		return os.WriteFile(out, []byte(text), 0o644)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cilium/ebpf"
 	pprof "github.com/google/pprof/profile"
 
 	"github.com/spanflame/spanflame/test/harness"
@@ -57,9 +56,9 @@ target_configs:
 	time.Sleep(time.Until(a.Started.Add(warmUp + 2*lag)))
 	from := time.Now()
 	m0 := a.Metrics(r)
-	bpf0, runs0 := sampler(r, a.PID)
+	bpf0, runs0 := harness.SamplerCost(r, a.PID)
 	time.Sleep(d)
-	bpf1, runs1 := sampler(r, a.PID)
+	bpf1, runs1 := harness.SamplerCost(r, a.PID)
 	m1 := a.Metrics(r)
 
 	const ends = "spanflame_session_user_stacks_total"
@@ -162,24 +161,3 @@ func total(ends map[string]float64) float64 {
 
 // whole is the part of the stacks that is.
 func whole(ends map[string]float64) float64 { return ends["whole"] / max(1, total(ends)-ends["none"]) }
-
-// sampler is what the program that takes samples has cost so far.
-func sampler(r *runner, pid int) (time.Duration, uint64) {
-	for _, id := range harness.HeldKernelObjects(r, pid).Programs {
-		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-		if err != nil {
-			continue
-		}
-		info, err := p.Stats()
-		kind := p.Type()
-		_ = p.Close() // only read from
-		if err != nil {
-			r.Fatal(err)
-		}
-		if kind == ebpf.PerfEvent {
-			return info.Runtime, info.RunCount
-		}
-	}
-	r.Fatal("the agent has no program for perf events")
-	return 0, 0
-}
