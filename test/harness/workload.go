@@ -259,13 +259,24 @@ type CPUMeter struct {
 
 // MeterCPU begins to read the CPU time of a process, every 5 ms.
 func MeterCPU(t TB, pid int) *CPUMeter {
+	return meter(t, func() (time.Duration, error) { return CPUTime(pid) }, pid)
+}
+
+// MeterMainThread does so for the main thread of a process alone.
+func MeterMainThread(t TB, pid int) *CPUMeter {
+	return meter(t, func() (time.Duration, error) {
+		return threadTime(filepath.Join("/proc", strconv.Itoa(pid), "task", strconv.Itoa(pid)))
+	}, pid)
+}
+
+func meter(t TB, read func() (time.Duration, error), pid int) *CPUMeter {
 	m := &CPUMeter{pid: pid, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(m.done)
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			if d, err := CPUTime(m.pid); err == nil {
+			if d, err := read(); err == nil {
 				m.at = append(m.at, time.Now())
 				m.spent = append(m.spent, d)
 			}
@@ -319,19 +330,28 @@ func CPUTime(pid int) (time.Duration, error) {
 	}
 	var sum time.Duration
 	for _, task := range tasks {
-		b, err := os.ReadFile(filepath.Join(dir, task.Name(), "schedstat"))
+		d, err := threadTime(filepath.Join(dir, task.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return 0, err
 		}
-		first, _, _ := bytes.Cut(b, []byte(" "))
-		ns, err := strconv.ParseInt(string(first), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s/%s/schedstat: %w", dir, task.Name(), err)
-		}
-		sum += time.Duration(ns)
+		sum += d
 	}
 	return sum, nil
+}
+
+// threadTime is the CPU time of the thread whose folder in /proc this is.
+func threadTime(dir string) (time.Duration, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "schedstat"))
+	if err != nil {
+		return 0, err
+	}
+	first, _, _ := bytes.Cut(b, []byte(" "))
+	ns, err := strconv.ParseInt(string(first), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s/schedstat: %w", dir, err)
+	}
+	return time.Duration(ns), nil
 }

@@ -66,9 +66,14 @@ func Slice() int64 { return 5_000_000 + rand.Int64N(10_000_000) }
 func Now() int64 { return clock(unix.CLOCK_MONOTONIC) }
 
 // Total is the CPU time that the process has used, in seconds.
-func Total() float64 {
+func Total() float64 { return used(unix.RUSAGE_SELF) }
+
+// ThreadTotal is that of the calling thread.
+func ThreadTotal() float64 { return used(unix.RUSAGE_THREAD) }
+
+func used(who int) float64 {
 	var r unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+	if err := unix.Getrusage(who, &r); err != nil {
 		fail(err)
 	}
 	return float64(r.Utime.Nano()+r.Stime.Nano()) / 1e9

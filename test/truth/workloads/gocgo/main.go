@@ -37,5 +37,5 @@ func main() {
 		b += cgoBurnB(slice * 3 / 10)
 	}
 	fmt.Printf("{\"functions\":{\"c_burn\":%.6f,\"main.cgoBurnB\":%.6f},\"total\":%.6f}\n",
-		float64(a)/1e9, float64(b)/1e9, goburn.Total())
+		float64(a)/1e9, float64(b)/1e9, goburn.ThreadTotal())
 }
