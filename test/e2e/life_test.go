@@ -274,7 +274,23 @@ func TestPage(t *testing.T) {
 func TestSelfProfiling(t *testing.T) {
 	harness.NeedRoot(t)
 	a := harness.StartAgent(t, "self_profiling: { enabled: true, url: \"http://ADDRESS\" }\n"+harness.WorkloadTargets)
-	p := read(t, a, `{service_name="spanflame-self"}`, time.Now().Add(-time.Minute), time.Now().Add(time.Minute), nil)
+	// Left alone, it may do too little for a sample of a hundred a second.
+	asked, stop := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(asked)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+				a.Metrics(t)
+			}
+		}
+	}()
+	p := func() *harness.Profile {
+		defer func() { close(stop); <-asked }()
+		return read(t, a, `{service_name="spanflame-self"}`, time.Now().Add(-time.Minute), time.Now().Add(time.Minute), nil)
+	}()
 	if !strings.Contains(p.Describe(nil), "runtime.") {
 		t.Errorf("the agent's profile of itself names no function of its runtime: %s", p.Describe(nil))
 	}
