@@ -30,10 +30,10 @@ func sources(a *harness.Agent, srv *pyroserver.Server) map[string]source {
 // read waits until the source has a profile of the selector for which done is true.
 func read(t *testing.T, s source, selector string, from, until time.Time, done func(*harness.Profile) error) *harness.Profile {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 70*time.Second)
 	defer cancel()
 	var p *harness.Profile
-	harness.Eventually(t, 30*time.Second, "a profile of "+selector, func() error {
+	harness.Eventually(t, 60*time.Second, "a profile of "+selector, func() error {
 		raw, err := s.MergeProfile(ctx, harness.CPUType, selector, from, until)
 		if err != nil {
 			return err
