@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"sync"
 
 	"github.com/spanflame/spanflame/internal/dwarf"
@@ -52,8 +53,8 @@ func newDebugInfo(files []elfSymbols, root Root, splits dwarf.SplitFiles, opts *
 }
 
 // findCommonFile opens the file that .gnu_debugaltlink names, or one of its build id in a
-// debug directory or that was fetched. Nil if there is none; what refers to it then has no name. Source: dwz(1);
-// DWARF 5, 7.3.6.
+// debug directory or that was fetched. Nil if there is none; what refers to it then has no
+// name. Source: dwz(1); DWARF 5, 7.3.6.
 func findCommonFile(f *elffile.File, itself string, root Root, dirs []string, fetched *remote) (*elffile.File, *handle) {
 	s := f.Section(".gnu_debugaltlink")
 	if s == nil {
@@ -117,6 +118,16 @@ func (d *debugInfo) frames(p position, demangle func(string) string, base func(p
 	}
 	if !d.inline {
 		calls = calls[len(calls)-1:]
+	}
+	if last := calls[len(calls)-1]; last.Split && len(outer) > 0 {
+		name := last.Name
+		if last.Linkage != "" {
+			name = d.name(last.Linkage, demangle)
+		}
+		// The symbol may have more: foo.cold, foo.isra.0.
+		if name != "" && !strings.HasPrefix(outer[len(outer)-1].Name, name) {
+			return outer, nil // functions were elsewhere when the unit was made
+		}
 	}
 	frames := make([]Frame, len(calls))
 	for i, c := range calls {

@@ -125,8 +125,8 @@ const stbUnique = elf.SymBind(10)
 
 // symbolFiles finds the files with symbols of a program: itself, its MiniDebugInfo,
 // and its separate debug file if it has no full table of its own, or if it could be
-// fetched for want of debugging information. The handles it opened are returned to be closed with the tables; the error says what was wrong
-// with a source that was there.
+// fetched for want of debugging information. The handles it opened are returned to be
+// closed with the tables; the error says what was wrong with a source that was there.
 func symbolFiles(main elfSymbols, path string, root Root, opts *Options, fetched *remote, golang bool) (files []elfSymbols, opened []*handle, err error) {
 	files = []elfSymbols{main}
 	if s := main.file.Section(".gnu_debugdata"); s != nil {

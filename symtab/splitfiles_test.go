@@ -16,7 +16,7 @@ func openSplits(t *testing.T) (names []string) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	for _, fd := range fds {
 		name, err := os.Readlink("/proc/self/fd/" + fd.Name())
@@ -194,5 +194,50 @@ func TestSplitUnitsAreFiles(t *testing.T) {
 	c.Expire(time.Now())
 	if n, open := c.Stats().Tables, len(openSplits(t)); n != 1 || open != 1 {
 		t.Errorf("%d tables and %d split units are held after a round, want 1 and 1", n, open)
+	}
+}
+
+// TestSplitSameID has a unit of another build whose id is the same, as gcc gives it where
+// only the code has changed: no function may get another's name by it.
+func TestSplitSameID(t *testing.T) {
+	const source = `
+static inline __attribute__((always_inline)) long inner(long x) { volatile long y = x; return y / 2; }
+__attribute__((noinline)) long first(long x) { __asm__(".skip NUMBER"); return inner(x); }
+__attribute__((noinline)) long second(long x) { return inner(x) + 1; }
+__attribute__((noinline)) long third(long x) { return inner(x) + 2; }
+int main(int n, char **v) { (void)v; return (int)(first(n) + second(n) + third(n)); }
+`
+	dir, root := t.TempDir(), t.TempDir() // the id depends on the folder
+	keep := func(number, file, as string) {
+		if err := os.WriteFile(dir+"/a.cc", []byte(strings.ReplaceAll(source, "NUMBER", number)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(t, dir, "g++", "-O2", "-gsplit-dwarf", "-gdwarf-5", "-fdebug-prefix-map="+dir+"=/build", "a.cc", "-o", "prog")
+		if err := os.MkdirAll(filepath.Dir(root+as), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(dir+"/"+file, root+as); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep("10", "prog", "/app/prog") // as wide: columns are part of the id
+	keep("64", "prog-a.dwo", "/build/prog-a.dwo") // in which what comes behind begins further on
+	c := newCache(t, Options{Inline: true})
+	m := c.Module(FileID{}, "/app/prog", func() (*os.File, error) { return os.Open(root + "/app/prog") }, dirRoot(root))
+	for symbol, name := range map[string]string{"_Z5firstl": "first(long)", "_Z6secondl": "second(long)", "_Z5thirdl": "third(long)"} {
+		off, ok := openELF(t, root+"/app/prog").OffsetOf(VirtAddr(textAddr(t, root+"/app/prog", symbol)))
+		if !ok {
+			t.Fatalf("%s is not in the file", name)
+		}
+		for i := range FileOffset(16) {
+			if frames := m.Frames(off + i); len(frames) == 0 || frames[len(frames)-1].Name != name {
+				t.Errorf("%s+%d: %v", name, i, frames)
+				break
+			}
+		}
+	}
+	if n := testutil.ToFloat64(c.metrics.splits.WithLabelValues("read")); n != 1 {
+		t.Errorf("%v units were read, %v of another build, %v missing: this tests nothing", n,
+			testutil.ToFloat64(c.metrics.splits.WithLabelValues("other_build")), testutil.ToFloat64(c.metrics.splits.WithLabelValues("missing")))
 	}
 }

@@ -51,6 +51,9 @@ type Call struct {
 	Linkage string // mangled; "" if there is none
 	File    string // "" if not known
 	Line    int    // 0 if not known
+	// Split says that it is from a split unit. Ids of such units tell builds apart, but not
+	// always: gcc's do not change with a constant in the code.
+	Split bool
 }
 
 // Data is the debugging information of a file. It is safe for concurrent use.
@@ -62,6 +65,7 @@ type Data struct {
 	alt                                                                  *Data // dwz's common file
 	splits                                                               SplitFiles
 	files                                                                atomic.Int32 // of split units, open
+	held                                                                 atomic.Int64 // bytes, as Bytes tells them
 
 	// Of split units:
 	file  *SplitFile
@@ -130,6 +134,7 @@ func (d *Data) Close() {
 		d.closeSplit(d.pack.file)
 		d.pack = nil
 	}
+	d.held.Store(0)
 }
 
 // OpenFiles is the number of files of split units that are open.
@@ -159,6 +164,7 @@ func (d *Data) Find(addr elffile.VirtAddr) ([]Call, error) {
 	if !d.scanned {
 		d.scanned = true
 		d.err = d.scan()
+		d.held.Store(d.footprint())
 	}
 	i := sort.Search(len(d.spans), func(i int) bool { return d.spans[i].lo > uint64(addr) }) - 1
 	// Units that overlap are rare: look at the nearest few.
@@ -185,14 +191,18 @@ func (d *Data) Find(addr elffile.VirtAddr) ([]Call, error) {
 
 // Bytes is about the memory that is held.
 func (d *Data) Bytes() int64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	return d.held.Load() // and not under the lock, which a look-up holds while it reads files
+}
+
+// footprint is about the memory that is held. The caller holds mu, or that of the Data which
+// this is the common file of.
+func (d *Data) footprint() int64 {
 	n := d.size + int64(len(d.units))*headBytes + int64(len(d.spans))*24
 	for _, s := range d.sections() {
 		n += int64(len(s.mem))
 	}
 	if d.alt != nil {
-		n += d.alt.Bytes()
+		n += d.alt.footprint()
 	}
 	if d.pack != nil {
 		n += d.pack.splitBytes()
@@ -223,6 +233,7 @@ func (d *Data) unit(i int) (*unit, error) {
 	d.loaded[i] = u
 	d.order = append(d.order, i)
 	d.size += u.bytes
+	d.held.Store(d.footprint())
 	return u, nil
 }
 
@@ -255,7 +266,7 @@ func (d *Data) calls(u *unit, addr uint64) []Call {
 	for n := 0; n < maxInlined; n++ {
 		s := &u.scopes[best]
 		c := u.in.name(u.head, s.entry)
-		c.File, c.Line = u.lines.name(file), line
+		c.File, c.Line, c.Split = u.lines.name(file), line, u.in != d
 		out = append(out, c)
 		if !s.inlined {
 			return out

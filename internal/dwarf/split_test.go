@@ -82,8 +82,8 @@ func run(t testing.TB, dir, name string, args ...string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); ctx.Err() != nil {
-		t.Skipf("%s %v does not end", name, args)
+	if out, err := cmd.CombinedOutput(); ctx.Err() != nil && name == "llvm-dwp-19" {
+		t.Skipf("%s %v does not end, as it does for some of gcc's units of version 5", name, args)
 	} else if err != nil {
 		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 	}
@@ -244,18 +244,24 @@ func TestSplitMissing(t *testing.T) {
 	}
 }
 
+// openSplit opens a program with split units, and lists the addresses of its code.
+func openSplit(t *testing.T, path string, files SplitFiles) (*Data, []uint64) {
+	t.Helper()
+	f := open(t, path)
+	d, err := Open(f, nil, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, textAddrs(f)
+}
+
 // TestSplitOtherPackage has the units' own files where the package is of another build.
 func TestSplitOtherPackage(t *testing.T) {
 	other := split(t, "clang-19", strings.ReplaceAll(cSource, "100", "101"), "-O1", "-gsplit-dwarf")
 	run(t, filepath.Dir(other), "llvm-dwp-19", "-e", other, "-o", other+".dwp")
 	path := split(t, "clang-19", cSource, "-O2", "-gsplit-dwarf")
 	files := &splitFiles{pack: other + ".dwp"}
-	f := open(t, path)
-	d, err := Open(f, nil, files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addrs := textAddrs(f)
+	d, addrs := openSplit(t, path, files)
 	compare(t, d, addrs, oracle(t, path, addrs))
 	if files.open != 3 {
 		t.Errorf("%d files are open, want 3", files.open)
@@ -289,12 +295,7 @@ func TestSplitManyFiles(t *testing.T) {
 	}
 	path := compile(t, "gcc", cSource, args...)
 	files := &splitFiles{}
-	f := open(t, path)
-	d, err := Open(f, nil, files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addrs := textAddrs(f)
+	d, addrs := openSplit(t, path, files)
 	want := oracle(t, path, addrs)
 	compare(t, d, addrs, want)
 	compare(t, d, addrs, want)
@@ -313,12 +314,7 @@ func TestSplitSingle(t *testing.T) {
 	run(t, filepath.Dir(path), "clang-19", "-c", "-O2", "-g", "-gsplit-dwarf=single", "a.c")
 	run(t, filepath.Dir(path), "clang-19", "a.o", "-o", "a.out")
 	files := &splitFiles{}
-	f := open(t, path)
-	d, err := Open(f, nil, files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addrs := textAddrs(f)
+	d, addrs := openSplit(t, path, files)
 	compare(t, d, addrs, oracle(t, path, addrs))
 	if files.open != 1 {
 		t.Errorf("%d files are open, want 1", files.open)
