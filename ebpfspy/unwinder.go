@@ -156,9 +156,21 @@ func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner 
 	u.cancel = cancel
 	u.loaders.Go(func() {
 		hurry()
-		u.loadLoop(ctx, &u.queue, u.wake, largeFile, func() { nudge(u.wakeLarge) })
+		var r ration
+		u.loadLoop(ctx, &u.queue, u.wake, func() { nudge(u.wakeLarge) }, func(f *unwindFile) int {
+			begun := time.Now()
+			if r.spent(begun) {
+				u.apart(f)
+				return 0
+			}
+			rows := u.load(f, largeFile)
+			r.take(time.Since(begun))
+			return rows
+		})
 	})
-	u.loaders.Go(func() { u.loadLoop(ctx, &u.large, u.wakeLarge, maxTableFile, u.tidy) })
+	u.loaders.Go(func() {
+		u.loadLoop(ctx, &u.large, u.wakeLarge, u.tidy, func(f *unwindFile) int { return u.load(f, maxTableFile) })
+	})
 	return u, nil
 }
 
@@ -539,12 +551,40 @@ const nodeBytes = int64(4 * leafRows)
 
 // largeFile is from how many bytes on a file is loaded apart, so that the small ones, of
 // which a table takes milliseconds, do not wait for it.
-const largeFile = 16 << 20
+const largeFile = 8 << 20
 
-// loadLoop makes the tables of a queue's files, but for those of max bytes and more. idle
-// is called when there is nothing to do.
-func (u *unwinder) loadLoop(ctx context.Context, queue *[]*unwindFile, wake <-chan struct{}, max int64, idle func()) {
-	for {
+// ration bounds what is done at a high priority, for targets have a say in how much there
+// is to do: a tenth of the time, and 100 ms at once. What exceeds it is paid back.
+type ration struct {
+	debt time.Duration
+	at   time.Time
+}
+
+const (
+	rationShare = 10
+	rationBurst = 100 * time.Millisecond
+)
+
+func (r *ration) spent(now time.Time) bool {
+	r.debt = max(0, r.debt-now.Sub(r.at)/rationShare)
+	r.at = now
+	return r.debt > rationBurst
+}
+
+func (r *ration) take(d time.Duration) { r.debt += d }
+
+// apart leaves a file to the loop that has the usual priority.
+func (u *unwinder) apart(f *unwindFile) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.large = append(u.large, f)
+	nudge(u.wakeLarge)
+}
+
+// loadLoop loads a queue's files. load returns how many rows were made; idle is called when
+// there is nothing to do.
+func (u *unwinder) loadLoop(ctx context.Context, queue *[]*unwindFile, wake <-chan struct{}, idle func(), load func(*unwindFile) int) {
+	for ctx.Err() == nil {
 		u.mu.Lock()
 		var f *unwindFile
 		if len(*queue) > 0 {
@@ -562,10 +602,7 @@ func (u *unwinder) loadLoop(ctx context.Context, queue *[]*unwindFile, wake <-ch
 			}
 			continue
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		rows := u.load(f, max)
+		rows := load(f)
 		u.mu.Lock()
 		u.loading--
 		u.garbage += rows
@@ -599,10 +636,7 @@ func (u *unwinder) load(f *unwindFile, max int64) int {
 	u.mu.Unlock()
 	m := u.read(f, open, max)
 	if m.large {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.large = append(u.large, f)
-		nudge(u.wakeLarge)
+		u.apart(f)
 		return 0
 	}
 	var t tree

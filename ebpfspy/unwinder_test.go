@@ -429,3 +429,26 @@ func TestSpaceOfManyMappings(t *testing.T) {
 		t.Errorf("%d nodes and %d spaces, want %d and 1", u.nodes.used, len(u.spaces), used)
 	}
 }
+
+// TestRation has work at a high priority end when it takes too long, and go on after ten
+// times as long.
+func TestRation(t *testing.T) {
+	var r ration
+	now := time.Now()
+	if r.spent(now) {
+		t.Error("spent before anything was done")
+	}
+	r.take(rationBurst)
+	if r.spent(now) {
+		t.Error("spent at what is allowed at once")
+	}
+	r.take(400 * time.Millisecond)
+	for _, tt := range []struct {
+		after time.Duration
+		spent bool
+	}{{0, true}, {3900 * time.Millisecond, true}, {4100 * time.Millisecond, false}} {
+		if got := r; got.spent(now.Add(tt.after)) != tt.spent {
+			t.Errorf("%v after 500 ms of work: spent is %v", tt.after, !tt.spent)
+		}
+	}
+}

@@ -407,6 +407,7 @@ static __always_inline struct process_event *new_event(u32 kind, struct task_str
 	e->tgid = BPF_CORE_READ(leader, tgid);
 	e->start = BPF_CORE_READ(leader, start_boottime);
 	e->exec_id = (u32)BPF_CORE_READ(leader, self_exec_id);
+	e->address = 0;
 	e->parent = BPF_CORE_READ(parent, tgid);
 	e->parent_start = BPF_CORE_READ(parent, group_leader, start_boottime);
 	BPF_CORE_READ_STR_INTO(&e->comm, leader, comm);

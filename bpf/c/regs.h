@@ -10,7 +10,7 @@
 #define DWARF_REGS 31
 #endif
 
-#define WINDOW_WORDS 32
+#define WINDOW_WORDS 32 /* 256 bytes hold the frames of some five functions */
 
 /* A frame, and where the code of the last one was found. */
 struct walker {
