@@ -220,7 +220,7 @@ int main(int n, char **v) { (void)v; return (int)(first(n) + second(n) + third(n
 			t.Fatal(err)
 		}
 	}
-	keep("10", "prog", "/app/prog") // as wide: columns are part of the id
+	keep("10", "prog", "/app/prog")               // as wide: columns are part of the id
 	keep("64", "prog-a.dwo", "/build/prog-a.dwo") // in which what comes behind begins further on
 	c := newCache(t, Options{Inline: true})
 	m := c.Module(FileID{}, "/app/prog", func() (*os.File, error) { return os.Open(root + "/app/prog") }, dirRoot(root))
