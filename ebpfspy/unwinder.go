@@ -154,6 +154,7 @@ func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner 
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
+	u.loaders.Go(func() { u.nodes.replenish(ctx) })
 	u.loaders.Go(func() {
 		hurry()
 		var r ration
@@ -517,6 +518,14 @@ func nudge(wake chan<- struct{}) {
 // newRound ages the tables, and lets those be asked for again that there was no room
 // for.
 func (u *unwinder) newRound() {
+	u.age()
+	// Others go on meanwhile: it waits for the kernel.
+	if err := u.nodes.settle(); err != nil {
+		level.Debug(u.logger).Log("msg", "cannot free unwind tables", "err", err)
+	}
+}
+
+func (u *unwinder) age() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
@@ -535,9 +544,6 @@ func (u *unwinder) newRound() {
 			f.denied = false
 			u.setFile(f, &bpf.ProfileUnwindFile{})
 		}
-	}
-	if err := u.nodes.settle(); err != nil {
-		level.Debug(u.logger).Log("msg", "cannot free unwind tables", "err", err)
 	}
 	u.metrics.tableBytes.Set(float64(int64(u.nodes.inUse()) * nodeBytes))
 	u.metrics.tables.Set(float64(len(u.files)))
