@@ -169,10 +169,8 @@ func (a *Agent) start(spawn func(string, func(context.Context) error)) error {
 	}
 	spawn("discover targets", a.targets.Run)
 	spawn("push", a.pusher.Run)
-	if a.cfg.Profiles.CPU.Enabled {
-		if err := a.session.Start(); err != nil {
-			return fmt.Errorf("start profiling: %w", err)
-		}
+	if err := a.session.Start(); err != nil {
+		return fmt.Errorf("start profiling: %w", err)
 	}
 	if err := a.startSelfProfiling(); err != nil {
 		return err
@@ -210,16 +208,16 @@ func (a *Agent) loop(ctx context.Context, failed <-chan error) error {
 
 // collect ends the round and hands its profiles on.
 func (a *Agent) collect(ctx context.Context) error {
-	builders := map[*sd.Target]*profile.Builder{}
+	builders := map[series]*profile.Builder{}
 	info, err := a.session.CollectProfiles(func(s *ebpfspy.Sample) {
 		addSample(builders, s)
 	})
 	encoding := time.Now()
 	var all []*profile.Profile
-	for t, b := range builders {
+	for of, b := range builders {
 		profiles, lost, berr := b.Profiles()
 		if berr != nil {
-			level.Error(a.logger).Log("msg", "a profile could not be encoded", "service_name", t.ServiceName(), "samples", lost, "err", berr)
+			level.Error(a.logger).Log("msg", "a profile could not be encoded", "service_name", of.target.ServiceName(), "type", of.typ.Name, "samples", lost, "err", berr)
 			a.ledger.Sink("encoder").In(lost)
 			a.ledger.Sink("encoder").Drop(ledger.EncodeFailed, lost)
 		}
@@ -237,16 +235,36 @@ func (a *Agent) collect(ctx context.Context) error {
 	return err
 }
 
-func addSample(builders map[*sd.Target]*profile.Builder, s *ebpfspy.Sample) {
-	b := builders[s.Target]
+// series is what a profile is of.
+type series struct {
+	target *sd.Target
+	typ    profile.Type
+}
+
+// typeOf is the type of the profile that a sample belongs to.
+func typeOf(s *ebpfspy.Sample) profile.Type {
+	if s.Kind == ebpfspy.OffCPU {
+		return profile.OffCPU
+	}
+	return profile.CPU
+}
+
+func addSample(builders map[series]*profile.Builder, s *ebpfspy.Sample) {
+	of := series{s.Target, typeOf(s)}
+	b := builders[of]
 	if b == nil {
-		b = profile.NewBuilder(profile.CPU, s.Target.Labels, s.Period)
-		builders[s.Target] = b
+		b = profile.NewBuilder(of.typ, s.Target.Labels, s.Period)
+		builders[of] = b
 	}
 	b.Cover(s.Start, s.End)
-	b.Add(&profile.Sample{
-		Stack: s.Stack, Value: int64(s.Count) * s.Period.Nanoseconds(), Count: s.Count, Thread: s.Thread,
-	})
+	b.Add(profileSample(s))
+}
+
+func profileSample(s *ebpfspy.Sample) *profile.Sample {
+	return &profile.Sample{
+		Stack: s.Stack, Value: s.Time.Nanoseconds(), Count: s.Count,
+		Labels: profile.Labels{Thread: s.Thread, Wait: s.Wait, Idle: s.Idle},
+	}
 }
 
 // close closes what New opened, whatever that is.

@@ -12,6 +12,7 @@ import (
 func sessionOptions(c *config.Config) ebpfspy.Options {
 	o := ebpfspy.Options{
 		Frequency:     c.Profiles.CPU.Frequency,
+		DisableCPU:    !c.Profiles.CPU.Enabled,
 		DisableUser:   !c.Profiles.CPU.User,
 		DisableKernel: !c.Profiles.CPU.Kernel,
 		CommFrame:     c.Profiles.CPU.CommFrame,
@@ -28,6 +29,13 @@ func sessionOptions(c *config.Config) ebpfspy.Options {
 				MaxBytes: int64(c.Symbols.DebuginfodCacheBytes),
 				Timeout:  time.Duration(c.Symbols.DebuginfodTimeout),
 			},
+		},
+		OffCPU: ebpfspy.OffCPUOptions{
+			Enabled:    c.Profiles.OffCPU.Enabled,
+			MinBlock:   time.Duration(c.Profiles.OffCPU.MinBlock),
+			MaxEvents:  c.Profiles.OffCPU.MaxEventsPerSecond,
+			MaxThreads: c.Profiles.OffCPU.MaxThreads,
+			Idle:       ebpfspy.IdleStyle(c.Profiles.OffCPU.Idle),
 		},
 		MaxStacks:      c.Symbols.MaxStacks,
 		ArenaBytes:     int64(c.Symbols.StackBytes),

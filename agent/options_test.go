@@ -69,7 +69,6 @@ func TestReloadRefusesWhatNeedsARestart(t *testing.T) {
 	}{
 		{"server", func(c *config.Config) { c.Server.ListenAddress = "127.0.0.1:1" }},
 		{"store", func(c *config.Config) { c.Store.Path = "/elsewhere" }},
-		{"profiles.cpu.enabled", func(c *config.Config) { c.Profiles.CPU.Enabled = false }},
 		{"self_profiling", func(c *config.Config) { c.SelfProfiling.Enabled = true }},
 		{"symbols.max_targets", func(c *config.Config) { c.Symbols.MaxTargets++ }},
 	} {

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -31,8 +33,10 @@ type RecordOptions struct {
 	Duration  time.Duration // how long
 	Frequency int           // samples a second and CPU
 	Threads   bool
-	Output    string // file of the pprof, "" for none, "-" for the standard output
-	JSON      bool   // print the account as JSON instead of the top
+	OffCPU    bool          // the time off the CPU as well
+	MinBlock  time.Duration // the shortest of it that counts
+	Output    string        // file of the pprof, "" for none, "-" for the standard output
+	JSON      bool          // print the account as JSON instead of the top
 }
 
 // MaxFrequency is the highest that can be recorded at, in samples a second and CPU.
@@ -94,7 +98,8 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 			return err
 		}
 	}
-	var file *output
+	var file, offFile *output
+	var offPath string
 	if opts.Output != "" {
 		// Now, for it would be a pity to find out afterwards.
 		if file, err = createOutput(opts.Output, out); err != nil {
@@ -104,6 +109,13 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 			out = progress
 		}
 		defer func() { err = errors.Join(err, file.discard()) }()
+		if opts.OffCPU {
+			offPath = offCPUPath(opts.Output)
+			if offFile, err = createOutput(offPath, out); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, offFile.discard()) }()
+		}
 	}
 	name := opts.Service
 	if name == "" {
@@ -116,6 +128,7 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 	sopts := sessionOptions(cfg)
 	sopts.Frequency, sopts.Threads = opts.Frequency, opts.Threads
 	sopts.Preload = true
+	sopts.OffCPU.Enabled, sopts.OffCPU.MinBlock = opts.OffCPU, opts.MinBlock
 	account := ledger.New().Session()
 	session, err := ebpfspy.NewSession(logger, nil, account, finder, sopts)
 	if err != nil {
@@ -127,16 +140,24 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 	}
 
 	builder := profile.NewBuilder(profile.CPU, finder.one.Labels, session.Scale())
+	offCPU := profile.NewBuilder(profile.OffCPU, finder.one.Labels, 0)
 	tops := topTable{}
+	waits := waitTable{}
 	begun := time.Now()
 	builder.Cover(begun, begun)
 	sampled := begun // until when samples were taken
+	var off ebpfspy.OffCPUInfo
 	collect := func() error {
 		info, err := session.CollectProfiles(func(s *ebpfspy.Sample) {
-			value := int64(s.Count) * s.Period.Nanoseconds()
-			builder.Add(&profile.Sample{Stack: s.Stack, Value: value, Count: s.Count, Thread: s.Thread})
-			tops.add(s, value)
+			if s.Kind == ebpfspy.OffCPU {
+				offCPU.Add(profileSample(s))
+				waits.add(s)
+				return
+			}
+			builder.Add(profileSample(s))
+			tops.add(s, s.Time.Nanoseconds())
 		})
+		off.Add(info.OffCPU)
 		if err == nil {
 			sampled = info.Start.Add(info.Duration)
 		}
@@ -169,19 +190,80 @@ wait:
 	}
 	fmt.Fprintf(progress, "\r%60s\r", "")
 	builder.Cover(begun, sampled)
+	offCPU.Cover(begun, sampled)
 	if file != nil {
 		if err := file.write(builder); err != nil {
 			return err
 		}
 	}
+	if offFile != nil {
+		if err := offFile.write(offCPU); err != nil {
+			return err
+		}
+	}
 	b := account.Balance()
 	if opts.JSON {
-		return json.NewEncoder(out).Encode(map[string]any{
+		said := map[string]any{
 			"taken": b.In, "profiled": b.Out, "dropped": b.Dropped, "file": opts.Output,
 			"duration_seconds": sampled.Sub(begun).Seconds(),
-		})
+		}
+		if opts.OffCPU {
+			said["off_cpu"], said["off_cpu_file"] = off, offPath
+		}
+		return json.NewEncoder(out).Encode(said)
 	}
-	return tops.print(out, name, b, sampled.Sub(begun), opts.Output)
+	if err := tops.print(out, name, b, sampled.Sub(begun), opts.Output); err != nil || !opts.OffCPU {
+		return err
+	}
+	return waits.print(out, name, off, opts.MinBlock, offPath)
+}
+
+// offCPUPath is the file of the time off the CPU beside that of the CPU's:
+// NAME.off_cpu.pb.gz.
+func offCPUPath(path string) string {
+	for _, ext := range []string{".pb.gz", ".pprof", ".gz", ".pb"} {
+		if name, ok := strings.CutSuffix(path, ext); ok {
+			return name + ".off_cpu" + ext
+		}
+	}
+	return path + ".off_cpu"
+}
+
+// waitTable adds up the time off the CPU by why.
+type waitTable map[string]time.Duration
+
+func (t waitTable) add(s *ebpfspy.Sample) {
+	why := cmp.Or(s.Wait, "unknown")
+	if s.Idle {
+		why += " (idle)"
+	}
+	t[why] += s.Time
+}
+
+func (t waitTable) print(w io.Writer, name string, off ebpfspy.OffCPUInfo, minBlock time.Duration, file string) error {
+	whys := slices.Sorted(maps.Keys(t))
+	slices.SortStableFunc(whys, func(a, b string) int { return cmp.Compare(t[b], t[a]) })
+	var total time.Duration
+	for _, d := range t {
+		total += d
+	}
+	fmt.Fprintf(w, "threads of %s were off their CPU for %s\n", name, total.Round(time.Millisecond))
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, why := range whys {
+		fmt.Fprintf(tw, "%s\t%.1f %%\t  %s\n", t[why].Round(time.Millisecond), 100*t[why].Seconds()/total.Seconds(), why)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "of %d times, %d were sampled and stand for %d more, and %d (%s in all) were shorter than %s\n",
+		off.Sampled+off.LeftOut+off.Short, off.Sampled, off.LeftOut, off.Short, off.ShortTime.Round(time.Millisecond), minBlock)
+	if off.Untracked > 0 {
+		fmt.Fprintf(w, "%d times of threads that there was no room for were left out\n", off.Untracked)
+	}
+	if file != "" {
+		fmt.Fprintf(w, "their profile is in %s\n", file)
+	}
+	return nil
 }
 
 // anyOf fails if no process of this host is of the service.

@@ -87,7 +87,6 @@ func needsRestart(old, cfg *config.Config) error {
 	}{
 		{"server", old.Server != cfg.Server},
 		{"store", old.Store != cfg.Store},
-		{"profiles.cpu.enabled", old.Profiles.CPU.Enabled != cfg.Profiles.CPU.Enabled},
 		{"self_profiling", old.SelfProfiling.Enabled != cfg.SelfProfiling.Enabled || urlOf(old.SelfProfiling.URL) != urlOf(cfg.SelfProfiling.URL)},
 		{"symbols.max_targets", old.Symbols.MaxTargets != cfg.Symbols.MaxTargets},
 	} {

@@ -13,6 +13,28 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type ProfileBlock struct {
+	_      structs.HostLayout
+	Since  uint64
+	Woken  uint64
+	Chance uint32
+	Pad    uint32
+	Key    ProfileSampleKey
+}
+
+type ProfileBlockRate struct {
+	_      structs.HostLayout
+	Since  uint64
+	Factor uint64
+	Kept   uint32
+	Pad    uint32
+}
+
+type ProfileBlockSite struct {
+	_          structs.HostLayout
+	MeanSquare uint64
+}
+
 type ProfileCfaKind uint32
 
 const (
@@ -80,12 +102,17 @@ const (
 	ProfileRoundStatSTAT_NO_TARGET       ProfileRoundStat = 1
 	ProfileRoundStatSTAT_STACK_MAP_FULL  ProfileRoundStat = 2
 	ProfileRoundStatSTAT_COUNTS_MAP_FULL ProfileRoundStat = 3
-	ProfileRoundStatSTAT_MAX             ProfileRoundStat = 4
+	ProfileRoundStatSTAT_OFF_SHORT       ProfileRoundStat = 4
+	ProfileRoundStatSTAT_OFF_SHORT_NS    ProfileRoundStat = 5
+	ProfileRoundStatSTAT_OFF_SAMPLED     ProfileRoundStat = 6
+	ProfileRoundStatSTAT_OFF_LEFT_OUT    ProfileRoundStat = 7
+	ProfileRoundStatSTAT_OFF_UNTRACKED   ProfileRoundStat = 8
+	ProfileRoundStatSTAT_MAX             ProfileRoundStat = 9
 )
 
 type ProfileRoundStats struct {
 	_ structs.HostLayout
-	N [4]uint64
+	N [9]uint64
 }
 
 type ProfileSampleKey struct {
@@ -100,13 +127,23 @@ type ProfileSampleKey struct {
 	UserLen    uint16
 	KernelLen  uint16
 	UserEnd    uint8
-	Pad        [3]uint8
+	Kind       uint8
+	Wait       uint8
+	Pad        uint8
 	Comm       [16]int8
 }
+
+type ProfileSampleKind uint32
+
+const (
+	ProfileSampleKindSAMPLE_ON_CPU  ProfileSampleKind = 1
+	ProfileSampleKindSAMPLE_OFF_CPU ProfileSampleKind = 2
+)
 
 type ProfileSampleValue struct {
 	_     structs.HostLayout
 	Count uint64
+	Time  uint64
 	Chunk uint32
 	Word  uint32
 }
@@ -190,7 +227,8 @@ const (
 	ProfileStackEndSTACK_NO_ROW          ProfileStackEnd = 10
 	ProfileStackEndSTACK_UNSUPPORTED_ROW ProfileStackEnd = 11
 	ProfileStackEndSTACK_EXITING         ProfileStackEnd = 12
-	ProfileStackEndSTACK_END_MAX         ProfileStackEnd = 13
+	ProfileStackEndSTACK_NOT_SAMPLED     ProfileStackEnd = 13
+	ProfileStackEndSTACK_END_MAX         ProfileStackEnd = 14
 )
 
 type ProfileTableInner struct {
@@ -203,6 +241,15 @@ type ProfileTableLeaf struct {
 	_      structs.HostLayout
 	Offset [1024]uint16
 	Rule   [1024]uint16
+}
+
+type ProfileThreadState struct {
+	_     structs.HostLayout
+	Now   ProfileBlock
+	Cut   ProfileBlock
+	CutAt uint64
+	Site  uint32
+	Gone  uint32
 }
 
 type ProfileUnwindFile struct {
@@ -239,6 +286,22 @@ type ProfileUnwindRule struct {
 	Pad    [3]uint8
 }
 
+type ProfileWaitCause uint32
+
+const (
+	ProfileWaitCauseWAIT_NONE       ProfileWaitCause = 0
+	ProfileWaitCauseWAIT_OTHER      ProfileWaitCause = 1
+	ProfileWaitCauseWAIT_LOCK       ProfileWaitCause = 2
+	ProfileWaitCauseWAIT_DISK       ProfileWaitCause = 3
+	ProfileWaitCauseWAIT_NETWORK    ProfileWaitCause = 4
+	ProfileWaitCauseWAIT_SLEEP      ProfileWaitCause = 5
+	ProfileWaitCauseWAIT_PIPE       ProfileWaitCause = 6
+	ProfileWaitCauseWAIT_POLL       ProfileWaitCause = 7
+	ProfileWaitCauseWAIT_PAGE_FAULT ProfileWaitCause = 8
+	ProfileWaitCauseWAIT_RUN_QUEUE  ProfileWaitCause = 9
+	ProfileWaitCauseWAIT_MAX        ProfileWaitCause = 10
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -253,10 +316,15 @@ const (
 	ProfileMapLostProcessEvents    = "lost_process_events"
 	ProfileMapProcessEvents        = "process_events"
 	ProfileMapProcesses            = "processes"
+	ProfileMapRates                = "rates"
 	ProfileMapRules                = "rules"
 	ProfileMapScratches            = "scratches"
 	ProfileMapSegments             = "segments"
+	ProfileMapSites                = "sites"
 	ProfileMapStats                = "stats"
+	ProfileMapThreads              = "threads"
+	ProfileProgOffCpu              = "off_cpu"
+	ProfileProgOffCpuWaking        = "off_cpu_waking"
 	ProfileProgOnCpu               = "on_cpu"
 	ProfileProgProcessExec         = "process_exec"
 	ProfileProgProcessExit         = "process_exit"
@@ -264,18 +332,25 @@ const (
 	ProfileVarCurrentRound         = "current_round"
 	ProfileVarHashSeed             = "hash_seed"
 	ProfileVarHaveExcluded         = "have_excluded"
+	ProfileVarMaxKept              = "max_kept"
+	ProfileVarMinBlock             = "min_block"
+	ProfileVarNoState              = "no_state"
+	ProfileVarRoundBegan           = "round_began"
 	ProfileVarTypeCfaKind          = "type_cfa_kind"
 	ProfileVarTypeProcessEvent     = "type_process_event"
 	ProfileVarTypeProcessEventKind = "type_process_event_kind"
 	ProfileVarTypeRoundStat        = "type_round_stat"
 	ProfileVarTypeSampleKey        = "type_sample_key"
+	ProfileVarTypeSampleKind       = "type_sample_kind"
 	ProfileVarTypeSampleValue      = "type_sample_value"
 	ProfileVarTypeSavedKind        = "type_saved_kind"
 	ProfileVarTypeSpaceNode        = "type_space_node"
 	ProfileVarTypeStackEnd         = "type_stack_end"
 	ProfileVarTypeTableInner       = "type_table_inner"
 	ProfileVarTypeTableLeaf        = "type_table_leaf"
+	ProfileVarTypeThreadState      = "type_thread_state"
 	ProfileVarTypeUnwindFileState  = "type_unwind_file_state"
+	ProfileVarTypeWaitCause        = "type_wait_cause"
 	ProfileVarUnwindEpoch          = "unwind_epoch"
 	ProfileVarWantComm             = "want_comm"
 	ProfileVarWantKernel           = "want_kernel"
@@ -325,10 +400,12 @@ type ProfileSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProfileProgramSpecs struct {
-	OnCpu       *ebpf.ProgramSpec `ebpf:"on_cpu"`
-	ProcessExec *ebpf.ProgramSpec `ebpf:"process_exec"`
-	ProcessExit *ebpf.ProgramSpec `ebpf:"process_exit"`
-	ProcessFork *ebpf.ProgramSpec `ebpf:"process_fork"`
+	OffCpu       *ebpf.ProgramSpec `ebpf:"off_cpu"`
+	OffCpuWaking *ebpf.ProgramSpec `ebpf:"off_cpu_waking"`
+	OnCpu        *ebpf.ProgramSpec `ebpf:"on_cpu"`
+	ProcessExec  *ebpf.ProgramSpec `ebpf:"process_exec"`
+	ProcessExit  *ebpf.ProgramSpec `ebpf:"process_exit"`
+	ProcessFork  *ebpf.ProgramSpec `ebpf:"process_fork"`
 }
 
 // ProfileMapSpecs contains maps before they are loaded into the kernel.
@@ -345,10 +422,13 @@ type ProfileMapSpecs struct {
 	LostProcessEvents *ebpf.MapSpec `ebpf:"lost_process_events"`
 	ProcessEvents     *ebpf.MapSpec `ebpf:"process_events"`
 	Processes         *ebpf.MapSpec `ebpf:"processes"`
+	Rates             *ebpf.MapSpec `ebpf:"rates"`
 	Rules             *ebpf.MapSpec `ebpf:"rules"`
 	Scratches         *ebpf.MapSpec `ebpf:"scratches"`
 	Segments          *ebpf.MapSpec `ebpf:"segments"`
+	Sites             *ebpf.MapSpec `ebpf:"sites"`
 	Stats             *ebpf.MapSpec `ebpf:"stats"`
+	Threads           *ebpf.MapSpec `ebpf:"threads"`
 }
 
 // ProfileVariableSpecs contains global variables before they are loaded into the kernel.
@@ -358,18 +438,25 @@ type ProfileVariableSpecs struct {
 	CurrentRound         *ebpf.VariableSpec `ebpf:"current_round"`
 	HashSeed             *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.VariableSpec `ebpf:"have_excluded"`
+	MaxKept              *ebpf.VariableSpec `ebpf:"max_kept"`
+	MinBlock             *ebpf.VariableSpec `ebpf:"min_block"`
+	NoState              *ebpf.VariableSpec `ebpf:"no_state"`
+	RoundBegan           *ebpf.VariableSpec `ebpf:"round_began"`
 	TypeCfaKind          *ebpf.VariableSpec `ebpf:"type_cfa_kind"`
 	TypeProcessEvent     *ebpf.VariableSpec `ebpf:"type_process_event"`
 	TypeProcessEventKind *ebpf.VariableSpec `ebpf:"type_process_event_kind"`
 	TypeRoundStat        *ebpf.VariableSpec `ebpf:"type_round_stat"`
 	TypeSampleKey        *ebpf.VariableSpec `ebpf:"type_sample_key"`
+	TypeSampleKind       *ebpf.VariableSpec `ebpf:"type_sample_kind"`
 	TypeSampleValue      *ebpf.VariableSpec `ebpf:"type_sample_value"`
 	TypeSavedKind        *ebpf.VariableSpec `ebpf:"type_saved_kind"`
 	TypeSpaceNode        *ebpf.VariableSpec `ebpf:"type_space_node"`
 	TypeStackEnd         *ebpf.VariableSpec `ebpf:"type_stack_end"`
 	TypeTableInner       *ebpf.VariableSpec `ebpf:"type_table_inner"`
 	TypeTableLeaf        *ebpf.VariableSpec `ebpf:"type_table_leaf"`
+	TypeThreadState      *ebpf.VariableSpec `ebpf:"type_thread_state"`
 	TypeUnwindFileState  *ebpf.VariableSpec `ebpf:"type_unwind_file_state"`
+	TypeWaitCause        *ebpf.VariableSpec `ebpf:"type_wait_cause"`
 	UnwindEpoch          *ebpf.VariableSpec `ebpf:"unwind_epoch"`
 	WantComm             *ebpf.VariableSpec `ebpf:"want_comm"`
 	WantKernel           *ebpf.VariableSpec `ebpf:"want_kernel"`
@@ -407,10 +494,13 @@ type ProfileMaps struct {
 	LostProcessEvents *ebpf.Map `ebpf:"lost_process_events"`
 	ProcessEvents     *ebpf.Map `ebpf:"process_events"`
 	Processes         *ebpf.Map `ebpf:"processes"`
+	Rates             *ebpf.Map `ebpf:"rates"`
 	Rules             *ebpf.Map `ebpf:"rules"`
 	Scratches         *ebpf.Map `ebpf:"scratches"`
 	Segments          *ebpf.Map `ebpf:"segments"`
+	Sites             *ebpf.Map `ebpf:"sites"`
 	Stats             *ebpf.Map `ebpf:"stats"`
+	Threads           *ebpf.Map `ebpf:"threads"`
 }
 
 func (m *ProfileMaps) Close() error {
@@ -425,10 +515,13 @@ func (m *ProfileMaps) Close() error {
 		m.LostProcessEvents,
 		m.ProcessEvents,
 		m.Processes,
+		m.Rates,
 		m.Rules,
 		m.Scratches,
 		m.Segments,
+		m.Sites,
 		m.Stats,
+		m.Threads,
 	)
 }
 
@@ -439,18 +532,25 @@ type ProfileVariables struct {
 	CurrentRound         *ebpf.Variable `ebpf:"current_round"`
 	HashSeed             *ebpf.Variable `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.Variable `ebpf:"have_excluded"`
+	MaxKept              *ebpf.Variable `ebpf:"max_kept"`
+	MinBlock             *ebpf.Variable `ebpf:"min_block"`
+	NoState              *ebpf.Variable `ebpf:"no_state"`
+	RoundBegan           *ebpf.Variable `ebpf:"round_began"`
 	TypeCfaKind          *ebpf.Variable `ebpf:"type_cfa_kind"`
 	TypeProcessEvent     *ebpf.Variable `ebpf:"type_process_event"`
 	TypeProcessEventKind *ebpf.Variable `ebpf:"type_process_event_kind"`
 	TypeRoundStat        *ebpf.Variable `ebpf:"type_round_stat"`
 	TypeSampleKey        *ebpf.Variable `ebpf:"type_sample_key"`
+	TypeSampleKind       *ebpf.Variable `ebpf:"type_sample_kind"`
 	TypeSampleValue      *ebpf.Variable `ebpf:"type_sample_value"`
 	TypeSavedKind        *ebpf.Variable `ebpf:"type_saved_kind"`
 	TypeSpaceNode        *ebpf.Variable `ebpf:"type_space_node"`
 	TypeStackEnd         *ebpf.Variable `ebpf:"type_stack_end"`
 	TypeTableInner       *ebpf.Variable `ebpf:"type_table_inner"`
 	TypeTableLeaf        *ebpf.Variable `ebpf:"type_table_leaf"`
+	TypeThreadState      *ebpf.Variable `ebpf:"type_thread_state"`
 	TypeUnwindFileState  *ebpf.Variable `ebpf:"type_unwind_file_state"`
+	TypeWaitCause        *ebpf.Variable `ebpf:"type_wait_cause"`
 	UnwindEpoch          *ebpf.Variable `ebpf:"unwind_epoch"`
 	WantComm             *ebpf.Variable `ebpf:"want_comm"`
 	WantKernel           *ebpf.Variable `ebpf:"want_kernel"`
@@ -462,14 +562,18 @@ type ProfileVariables struct {
 //
 // It can be passed to LoadProfileObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProfilePrograms struct {
-	OnCpu       *ebpf.Program `ebpf:"on_cpu"`
-	ProcessExec *ebpf.Program `ebpf:"process_exec"`
-	ProcessExit *ebpf.Program `ebpf:"process_exit"`
-	ProcessFork *ebpf.Program `ebpf:"process_fork"`
+	OffCpu       *ebpf.Program `ebpf:"off_cpu"`
+	OffCpuWaking *ebpf.Program `ebpf:"off_cpu_waking"`
+	OnCpu        *ebpf.Program `ebpf:"on_cpu"`
+	ProcessExec  *ebpf.Program `ebpf:"process_exec"`
+	ProcessExit  *ebpf.Program `ebpf:"process_exit"`
+	ProcessFork  *ebpf.Program `ebpf:"process_fork"`
 }
 
 func (p *ProfilePrograms) Close() error {
 	return _ProfileClose(
+		p.OffCpu,
+		p.OffCpuWaking,
 		p.OnCpu,
 		p.ProcessExec,
 		p.ProcessExit,

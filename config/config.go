@@ -61,11 +61,18 @@ type CPU struct {
 	CommFrame bool `yaml:"comm_frame"`
 }
 
-// OffCPU is profiling of waiting time. It cannot be enabled yet.
+// OffCPU is profiling of the time that threads are off their CPU: waiting, or runnable
+// while others run.
 type OffCPU struct {
 	Enabled bool `yaml:"enabled"`
-	// MinBlock is the shortest wait that is recorded.
+	// MinBlock is the shortest time off the CPU that is profiled; 0: all.
 	MinBlock model.Duration `yaml:"min_block"`
+	// MaxEventsPerSecond bounds the stacks that are taken on each CPU. Those that are
+	// taken stand for all.
+	MaxEventsPerSecond int `yaml:"max_events_per_second"`
+	MaxThreads         int `yaml:"max_threads"` // followed at once
+	// Idle says what becomes of threads that wait for work: drop, label or keep.
+	Idle string `yaml:"idle"`
 }
 
 // Symbols says how addresses become names, and bounds what that and the kernel's

@@ -112,17 +112,18 @@ func (c *Config) checkServer(k *checker) {
 }
 
 func (c *Config) checkProfiles(k *checker) {
-	cpu := c.Profiles.CPU
+	cpu, off := c.Profiles.CPU, c.Profiles.OffCPU
 	between(k, "profiles.cpu.frequency", cpu.Frequency, 1, 1000)
 	switch {
-	case c.Profiles.OffCPU.Enabled:
-		k.add("profiles.off_cpu.enabled", "off-CPU profiles are not built yet; set it to false or remove it")
-	case !cpu.Enabled:
+	case !cpu.Enabled && !off.Enabled:
 		k.add("profiles.cpu.enabled", "nothing would be profiled: no profile type is enabled")
 	case !cpu.User && !cpu.Kernel:
 		k.add("profiles.cpu", "nothing would be profiled: at least one of user and kernel must be true")
 	}
-	between(k, "profiles.off_cpu.min_block", c.Profiles.OffCPU.MinBlock, model.Duration(time.Millisecond), model.Duration(time.Minute))
+	between(k, "profiles.off_cpu.min_block", off.MinBlock, 0, model.Duration(time.Minute))
+	between(k, "profiles.off_cpu.max_events_per_second", off.MaxEventsPerSecond, 10, 100_000)
+	between(k, "profiles.off_cpu.max_threads", off.MaxThreads, 64, 1<<20)
+	oneOf(k, "profiles.off_cpu.idle", off.Idle, "drop", "label", "keep")
 }
 
 func (c *Config) checkSymbols(k *checker) {

@@ -17,8 +17,14 @@ import (
 // Kind tells what a sample counts.
 type Kind uint8
 
-// OnCPU counts how often a stack was running when the clock of its CPU struck.
-const OnCPU Kind = 1
+// The kinds of samples: enum sample_kind of c/spanflame.h.
+const (
+	// OnCPU counts how often a stack was running when the clock of its CPU struck.
+	OnCPU = Kind(bpf.ProfileSampleKindSAMPLE_ON_CPU)
+	// OffCPU adds up the time that threads were off their CPU, by the stack with which
+	// they left it.
+	OffCPU = Kind(bpf.ProfileSampleKindSAMPLE_OFF_CPU)
+)
 
 // Sample is a stack of a target, with how often it was seen in a round. It is only
 // valid during the callback; the locations in Stack are not bound to it.
@@ -31,8 +37,15 @@ type Sample struct {
 	// Stack is the frames, the innermost first: kernel, then user, then markers.
 	Stack []*stack.Location
 	Count uint64 // samples
-	// Period is the time that one sample stands for.
+	// Time is what they stand for: OnCPU Count periods, OffCPU an estimate.
+	Time time.Duration
+	// Period is the time between the samples of OnCPU.
 	Period time.Duration
+	// Wait is why an OffCPU thread waited: one of the names of Waits, or "" if that is not
+	// known.
+	Wait string
+	// Idle says that an OffCPU thread was waiting for work.
+	Idle bool
 	// Start and End are those of the round.
 	Start, End time.Time
 }
@@ -45,6 +58,7 @@ type RoundInfo struct {
 	Profiled uint64                   `json:"profiled"`
 	Dropped  map[ledger.Reason]uint64 `json:"dropped"`
 	Stacks   int                      `json:"stacks"`
+	OffCPU   OffCPUInfo               `json:"off_cpu"`
 	Spent    time.Duration            `json:"spent"` // from the first read to the last sample
 }
 
@@ -76,9 +90,9 @@ func (s *Session) CollectProfiles(f func(*Sample)) (RoundInfo, error) {
 // takeRound ends the current round and reads it. It returns what it could read,
 // with what went wrong. The caller holds life.
 func (s *Session) takeRound() (*rawRound, error) {
-	raw := &rawRound{start: s.started, startMono: s.startNS, period: s.opts.period(), number: s.round}
+	raw := &rawRound{start: s.started, startMono: s.startNS, period: s.opts.period(), minBlock: s.opts.OffCPU.MinBlock, number: s.round}
 	raw.end, raw.endMono = time.Now(), monotonic()
-	old, err := s.count.flip()
+	old, err := s.count.flip(raw.endMono)
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +123,40 @@ func (s *Session) settleKernel(raw *rawRound) {
 	s.account.Drop(ledger.NoTarget, st[bpf.ProfileRoundStatSTAT_NO_TARGET])
 	s.account.Drop(ledger.StackMapFull, st[bpf.ProfileRoundStatSTAT_STACK_MAP_FULL])
 	s.account.Drop(ledger.CountsMapFull, st[bpf.ProfileRoundStatSTAT_COUNTS_MAP_FULL])
+}
+
+// OffCPUInfo says what the off-CPU sampler saw: times that a thread was off its CPU.
+type OffCPUInfo struct {
+	Sampled   uint64        `json:"sampled"`    // under their stack
+	LeftOut   uint64        `json:"left_out"`   // by the sampling rule: the sampled ones stand for them
+	Short     uint64        `json:"short"`      // shorter than MinBlock
+	ShortTime time.Duration `json:"short_time"` // of these, ns
+	Untracked uint64        `json:"untracked"`  // of threads that there was no room for
+}
+
+// Add adds what another round saw.
+func (o *OffCPUInfo) Add(p OffCPUInfo) {
+	o.Sampled += p.Sampled
+	o.LeftOut += p.LeftOut
+	o.Short += p.Short
+	o.ShortTime += p.ShortTime
+	o.Untracked += p.Untracked
+}
+
+// countOffCPU enters what the off-CPU sampler saw in a round.
+func (s *Session) countOffCPU(raw *rawRound, info *RoundInfo) {
+	o := OffCPUInfo{
+		Sampled:   raw.stats[bpf.ProfileRoundStatSTAT_OFF_SAMPLED],
+		LeftOut:   raw.stats[bpf.ProfileRoundStatSTAT_OFF_LEFT_OUT],
+		Short:     raw.stats[bpf.ProfileRoundStatSTAT_OFF_SHORT],
+		ShortTime: time.Duration(raw.stats[bpf.ProfileRoundStatSTAT_OFF_SHORT_NS]),
+		Untracked: raw.stats[bpf.ProfileRoundStatSTAT_OFF_UNTRACKED],
+	}
+	info.OffCPU.Add(o)
+	for result, n := range map[string]uint64{"sampled": o.Sampled, "left_out": o.LeftOut, "short": o.Short, "untracked": o.Untracked} {
+		s.metrics.offCPU.WithLabelValues(result).Add(float64(n))
+	}
+	s.metrics.offCPUShort.Add(o.ShortTime.Seconds())
 }
 
 // subject is one program of one process, as a round sees it.
@@ -145,14 +193,18 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 	}
 	info.Taken += raw.stats[bpf.ProfileRoundStatSTAT_TAKEN]
 	info.Stacks += len(raw.keys)
+	s.countOffCPU(raw, info)
 	info.Duration += raw.end.Sub(raw.start)
 
 	subjects := s.subjects(raw)
-	sample := Sample{Kind: OnCPU, Period: raw.period, Start: raw.start, End: raw.end}
+	sample := Sample{Start: raw.start, End: raw.end}
 	var all ends
 	var buf []*stack.Location
 	for i := range raw.keys {
 		key, n := &raw.keys[i], raw.values[i].Count
+		if n == 0 {
+			continue // a stack whose thread is still off its CPU, or came back too soon to count
+		}
 		sub := subjects[subjectKey{identityOf(key.Tgid, key.Start), key.ExecId}]
 		sub.samples += n
 		reason := sub.reason
@@ -175,6 +227,22 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 		all[end] += n
 		sub.ends[end] += n
 		sample.Target, sample.PID, sample.Stack, sample.Count = sub.target, sd.PID(key.Tgid), buf, n
+		sample.Kind = Kind(key.Kind)
+		switch sample.Kind {
+		case OffCPU:
+			sample.Period, sample.Time = 0, time.Duration(raw.values[i].Time)
+			sample.Wait = Waits[min(key.Wait, uint8(len(Waits)-1))]
+			sample.Idle = s.opts.OffCPU.Idle != IdleKeep && isIdle(sample.Wait, buf)
+			if sample.Idle && s.opts.OffCPU.Idle == IdleDrop {
+				sub.dropped += n
+				s.account.Drop(ledger.Idle, n)
+				info.Dropped[ledger.Idle] += n
+				continue
+			}
+		default:
+			sample.Period, sample.Time = raw.period, raw.period*time.Duration(n)
+			sample.Wait, sample.Idle = "", false
+		}
 		sample.Thread = ""
 		if key.Tid != 0 {
 			sample.Thread = commString(key.Comm)
@@ -207,6 +275,7 @@ var endNames = [bpf.ProfileStackEndSTACK_END_MAX]string{
 	bpf.ProfileStackEndSTACK_NO_ROW:          "no_row",
 	bpf.ProfileStackEndSTACK_UNSUPPORTED_ROW: "unsupported_row",
 	bpf.ProfileStackEndSTACK_EXITING:         "exiting",
+	bpf.ProfileStackEndSTACK_NOT_SAMPLED:     "not_sampled",
 }
 
 // interrupted is FRAME_INTERRUPTED of c/spanflame.h.
@@ -220,6 +289,9 @@ func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.Profile
 			addr-- // the call, not what it returns to
 		}
 		out = append(out, s.locs.kernelCode(addr))
+	}
+	if Kind(key.Kind) == OffCPU {
+		out = fromSchedule(out)
 	}
 	for i, addr := range user {
 		// The innermost address is exact also when the thread is in the kernel: it is
@@ -326,13 +398,17 @@ func (s *Session) subjects(raw *rawRound) map[subjectKey]*subject {
 	return subjects
 }
 
-// fill looks a program up in the table. The caller holds mu.
+// fill looks a program up in the table; anyExec is the one that the process runs. The
+// caller holds mu.
 func (s *Session) fill(k subjectKey, sub *subject) bool {
 	p := s.table.byID[k.id]
 	if p == nil {
 		return false
 	}
-	img := p.imageOf(k.execID)
+	img := p.current()
+	if k.execID != anyExec {
+		img = p.imageOf(k.execID)
+	}
 	if img == nil {
 		return false
 	}
@@ -377,11 +453,7 @@ func (s *Session) readFactsOf(sub *subject) {
 // credit adds a round's figures to the processes, and tells the kernel which of
 // them are not to be sampled any more.
 func (s *Session) credit(subjects map[subjectKey]*subject) {
-	type exclusion struct {
-		pid   uint32
-		ticks uint64
-	}
-	var exclude []exclusion
+	var exclude []identity
 	s.mu.Lock()
 	for k, sub := range subjects {
 		if sub.proc == nil {
@@ -392,20 +464,14 @@ func (s *Session) credit(subjects map[subjectKey]*subject) {
 		sub.proc.ends.add(&sub.ends)
 		s.countEnds(sub.img.exe, &sub.ends)
 		if sub.reason == ledger.NoTarget && sub.proc.exited == 0 && sub.proc.current() == sub.img {
-			exclude = append(exclude, exclusion{k.id.pid, uint64(k.id.start)})
+			exclude = append(exclude, k.id)
 		}
 	}
 	s.mu.Unlock()
-	if len(exclude) == 0 {
-		return
-	}
-	for _, e := range exclude {
-		if err := s.kern.objs.Excluded.Put(e.pid, e.ticks); err != nil {
+	for _, id := range exclude {
+		if !s.exclude(id) {
 			break // full: they are dropped here, and counted as well
 		}
-	}
-	if err := s.kern.objs.HaveExcluded.Set(true); err != nil {
-		level.Debug(s.logger).Log("msg", "the kernel goes on to sample processes of no target", "err", err)
 	}
 }
 

@@ -65,6 +65,8 @@ type kernelSide struct {
 	objs     bpf.ProfileObjects
 	inner    [rounds]*ebpf.Map
 	links    []link.Link
+	offLinks []link.Link // of the off-CPU sampler, while it runs
+	offCPU   bool        // whether there is one
 	clocks   map[int]*clock
 	sideband map[int]*perfevent.Sideband
 	ring     *ringbuf.Reader
@@ -181,7 +183,21 @@ func (k *kernelSide) load() error {
 		contents[i] = ebpf.MapKV{Key: uint32(i), Value: m}
 	}
 	spec.Maps[bpf.ProfileMapCounts].Contents = contents
-	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
+	if k.offCPU = k.opts.OffCPU.Enabled; k.offCPU {
+		spec.Maps[bpf.ProfileMapThreads].MaxEntries = uint32(k.opts.OffCPU.MaxThreads)
+	} else {
+		withoutOffCPU(spec)
+	}
+	err = spec.LoadAndAssign(&k.objs, nil)
+	if err != nil && k.offCPU {
+		// Is it only that?
+		withoutOffCPU(spec)
+		if spec.LoadAndAssign(&k.objs, nil) == nil {
+			level.Warn(k.logger).Log("msg", "off-CPU profiles are not possible on this kernel; all others are", "err", err)
+			k.offCPU, err = false, nil
+		}
+	}
+	if err != nil {
 		return err
 	}
 	k.unwinder, err = newUnwinder(k.logger, k.metrics, &k.objs, segments.InnerMap, segments.MaxEntries)
@@ -212,7 +228,7 @@ func (k *kernelSide) setVariables(o Options) error {
 			return err
 		}
 	}
-	return nil
+	return k.setOffCPU(o.OffCPU)
 }
 
 func (k *kernelSide) allChunks(r uint32) []uint32 {
@@ -355,14 +371,16 @@ func (k *kernelSide) openClock(cpu int) (*clock, error) {
 	return c, nil
 }
 
-// enable starts the clocks, which may be running already.
+// enable starts the samplers, which may be running already.
 func (k *kernelSide) enable() error {
-	for _, c := range k.clocks {
-		if err := c.event.Enable(); err != nil {
-			return err
+	if !k.opts.DisableCPU {
+		for _, c := range k.clocks {
+			if err := c.event.Enable(); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	return k.attachOffCPU()
 }
 
 // closeClocks stops sampling until reopenClocks.
@@ -388,7 +406,7 @@ func (k *kernelSide) reopenClocks(opts Options) error {
 
 // close closes everything that was opened, whatever that is. It is idempotent.
 func (k *kernelSide) close() error {
-	errs := []error{k.closeClocks()}
+	errs := []error{k.closeClocks(), k.detachOffCPU()}
 	for _, l := range k.links {
 		errs = append(errs, l.Close())
 	}

@@ -19,7 +19,8 @@ const (
 
 // Options of a session. The zero value works.
 type Options struct {
-	Frequency     int // samples a second and CPU; 0: DefaultFrequency
+	Frequency     int  // samples a second and CPU; 0: DefaultFrequency
+	DisableCPU    bool // no on-CPU samples
 	DisableUser   bool
 	DisableKernel bool
 	// CommFrame puts the thread's name above the root of each stack.
@@ -31,6 +32,7 @@ type Options struct {
 	// the targets' processes, for PreloadWait at most; else the first samples ask for them.
 	Preload bool
 	Symbols symtab.Options
+	OffCPU  OffCPUOptions
 
 	// Sizes of what one round can hold, of which the kernel keeps two.
 	MaxStacks  int   // distinct (process, stack) pairs; 0: DefaultMaxStacks
@@ -99,12 +101,25 @@ func (o Options) withDefaults() (Options, error) {
 		set(&o.MaxStacks, DefaultMaxStacks, 1024, 1<<20, "max stacks"),
 		set(&o.MaxProcesses, DefaultMaxProcesses, 64, 1<<20, "max processes"),
 		set(&o.MaxExcluded, DefaultMaxExcluded, 64, 1<<20, "max excluded"),
+		set(&o.OffCPU.MaxEvents, DefaultMaxEvents, windowsASecond, MaxMaxEvents, "max events"),
+		set(&o.OffCPU.MaxThreads, DefaultMaxThreads, 64, 1<<20, "max threads"),
 		set(&o.SidebandBytes, DefaultSidebandBytes, 16<<10, 16<<20, "side-band bytes"),
 		set(&o.EventRingBytes, DefaultEventRingBytes, 16<<10, 64<<20, "event ring bytes"),
 	} {
 		if err != nil {
 			return o, err
 		}
+	}
+	if o.OffCPU.Idle == "" {
+		o.OffCPU.Idle = IdleLabel
+	}
+	switch o.OffCPU.Idle {
+	case IdleLabel, IdleKeep, IdleDrop:
+	default:
+		return o, fmt.Errorf("idle is %q, want label, keep or drop", o.OffCPU.Idle)
+	}
+	if o.OffCPU.MinBlock < 0 || o.OffCPU.MinBlock > time.Minute {
+		return o, fmt.Errorf("min block is %s, want 0 to 1m", o.OffCPU.MinBlock)
 	}
 	for name, v := range map[string]int{"side-band bytes": o.SidebandBytes, "event ring bytes": o.EventRingBytes} {
 		if v&(v-1) != 0 {
@@ -121,6 +136,7 @@ func (o Options) period() time.Duration {
 
 // sameKernelSide says whether the kernel's maps and rings need no change.
 func (o Options) sameKernelSide(p Options) bool {
-	return o.MaxStacks == p.MaxStacks && o.ArenaBytes == p.ArenaBytes && o.TableBytes == p.TableBytes && o.MaxProcesses == p.MaxProcesses && o.MaxExcluded == p.MaxExcluded &&
+	return o.OffCPU.Enabled == p.OffCPU.Enabled && o.OffCPU.MaxThreads == p.OffCPU.MaxThreads && o.DisableCPU == p.DisableCPU &&
+		o.MaxStacks == p.MaxStacks && o.ArenaBytes == p.ArenaBytes && o.TableBytes == p.TableBytes && o.MaxProcesses == p.MaxProcesses && o.MaxExcluded == p.MaxExcluded &&
 		o.SidebandBytes == p.SidebandBytes && o.EventRingBytes == p.EventRingBytes
 }

@@ -121,6 +121,9 @@ func (s *Session) pump() int {
 	for ; n < len(s.pending) && s.pending[n].time <= now; n++ {
 		if e := s.pending[n]; e.process != nil {
 			s.table.event(e.process)
+			if bpf.ProfileProcessEventKind(e.process.Kind) == bpf.ProfileProcessEventKindPROCESS_EXEC {
+				s.reconsider(e.process.Tgid)
+			}
 		} else {
 			s.table.record(e.record)
 		}

@@ -18,6 +18,7 @@ type rawRound struct {
 	startMono  uint64    // CLOCK_MONOTONIC, ns
 	endMono    uint64
 	period     time.Duration // that one sample stands for
+	minBlock   time.Duration
 	number     uint64
 
 	keys   []bpf.ProfileSampleKey
@@ -58,13 +59,17 @@ type counter struct {
 	current uint32
 	keys    []bpf.ProfileSampleKey
 	values  []bpf.ProfileSampleValue
+	parked  parked
 }
 
-// flip lets the kernel fill the other round and returns the number of the one that
-// it is done with.
-func (c *counter) flip() (uint32, error) {
+// flip lets the kernel fill the other round, which begins at the given time, and returns
+// the number of the one that it is done with.
+func (c *counter) flip(border uint64) (uint32, error) {
 	old := c.current
 	next := 1 - old
+	if err := c.began(next, border); err != nil {
+		return 0, err
+	}
 	if err := c.kern.objs.CurrentRound.Set(next); err != nil {
 		return 0, fmt.Errorf("flip the round: %w", err)
 	}
@@ -76,6 +81,20 @@ func (c *counter) flip() (uint32, error) {
 		return 0, fmt.Errorf("wait for the programs of the old round: %w", err)
 	}
 	return old, nil
+}
+
+// began says when a round begins.
+func (c *counter) began(r uint32, at uint64) error {
+	var began [rounds]uint64
+	v := c.kern.objs.RoundBegan
+	if err := v.Get(&began); err != nil {
+		return fmt.Errorf("read when the rounds began: %w", err)
+	}
+	began[r] = at
+	if err := v.Set(began); err != nil {
+		return fmt.Errorf("say when the round begins: %w", err)
+	}
+	return nil
 }
 
 // drain reads a round and empties it. On an error what was read so far is
@@ -94,6 +113,11 @@ func (c *counter) drain(r uint32, out *rawRound) error {
 	}
 	if err := c.takeStats(r, out); err != nil {
 		errs = append(errs, err)
+	}
+	if c.kern.offCPU {
+		if err := c.offCPUParts(out, out.minBlock); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

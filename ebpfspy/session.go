@@ -131,10 +131,9 @@ func (s *Session) Start() (err error) {
 		s.preload()
 	}
 	s.pump()
-	if err := kern.enable(); err != nil {
+	if err := s.begin(); err != nil {
 		return startError("start the sampler", err)
 	}
-	s.started, s.startNS = time.Now(), monotonic()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
@@ -142,6 +141,21 @@ func (s *Session) Start() (err error) {
 	go s.pumpLoop(ctx)
 	s.running = true
 	s.updateMapBytes()
+	return nil
+}
+
+// begin starts the samplers, and the first round.
+func (s *Session) begin() error {
+	s.started, s.startNS = time.Now(), monotonic()
+	if err := s.count.began(s.count.current, s.startNS); err != nil {
+		return err
+	}
+	if err := s.kern.enable(); err != nil {
+		return err
+	}
+	if s.kern.offCPU {
+		s.enterSleepers()
+	}
 	return nil
 }
 
@@ -166,7 +180,7 @@ func (s *Session) Stop() error {
 	}
 	s.running = false
 	s.pumpMu.Lock()
-	err := s.kern.closeClocks()
+	err := errors.Join(s.kern.closeClocks(), s.kern.detachOffCPU())
 	s.pumpMu.Unlock()
 	if raw, rerr := s.takeRound(); raw != nil {
 		s.carried = append(s.carried, raw)
@@ -285,7 +299,7 @@ func (s *Session) updateRunning(opts Options) error {
 	}
 	s.pumpMu.Lock()
 	old := s.kern
-	err = old.closeClocks()
+	err = errors.Join(old.closeClocks(), old.detachOffCPU())
 	s.pumpMu.Unlock()
 	s.pump()
 	raw, rerr := s.takeRound()
@@ -293,8 +307,7 @@ func (s *Session) updateRunning(opts Options) error {
 		s.carried = append(s.carried, raw)
 	}
 	s.setKern(next)
-	err = errors.Join(err, rerr, old.close(), s.waiter.watch(next), next.enable())
-	s.started, s.startNS = time.Now(), monotonic()
+	err = errors.Join(err, rerr, old.close(), s.waiter.watch(next), s.begin())
 	s.updateMapBytes()
 	s.lost.Store(true) // events between the two: compare with /proc
 	s.waiter.wake()
@@ -349,7 +362,7 @@ func (s *Session) updateMapBytes() {
 		}
 	}
 	o := s.kern.objs
-	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, s.kern.inner[0], s.kern.inner[1]} {
+	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, o.Threads, o.Sites, o.Rates, s.kern.inner[0], s.kern.inner[1]} {
 		add(m)
 	}
 	s.metrics.mapBytes.Set(float64(n) + float64(s.kern.unwinder.memory()))

@@ -99,10 +99,7 @@ func (s *Session) answer(e *bpf.ProfileProcessEvent) *mappings {
 		return nil
 	}
 	if s.findTarget(sub); sub.reason == ledger.NoTarget {
-		if len(s.declined) >= maxDeclined {
-			clear(s.declined)
-		}
-		s.declined[id.pid] = struct{}{}
+		s.decline(sub)
 		return nil
 	}
 	s.mu.Lock()
@@ -112,6 +109,44 @@ func (s *Session) answer(e *bpf.ProfileProcessEvent) *mappings {
 	}
 	s.table.want(sub.proc)
 	return sub.img.maps
+}
+
+// decline lets the kernel leave out a process that asked for its mappings and is no target,
+// as long as it runs this program. The caller holds pumpMu.
+func (s *Session) decline(sub *subject) {
+	id := sub.proc.id
+	if len(s.declined) >= maxDeclined {
+		clear(s.declined)
+	}
+	s.declined[id.pid] = struct{}{}
+	s.mu.Lock()
+	current := sub.proc.exited == 0 && sub.proc.current() == sub.img
+	s.mu.Unlock()
+	if current {
+		s.exclude(id)
+	}
+}
+
+// exclude tells the kernel that a process belongs to no target. False if there is no room:
+// its samples are then dropped by the agent.
+func (s *Session) exclude(id identity) bool {
+	if s.kern.objs.Excluded.Put(id.pid, uint64(id.start)) != nil {
+		return false
+	}
+	if err := s.kern.objs.HaveExcluded.Set(true); err != nil {
+		level.Debug(s.logger).Log("msg", "the kernel goes on to sample processes of no target", "err", err)
+	}
+	return true
+}
+
+// reconsider lets a process be sampled again that was declined, for it runs another
+// program. The kernel has done the same at its exec, maybe before it was told to exclude
+// it. The caller holds pumpMu.
+func (s *Session) reconsider(pid uint32) {
+	if _, ok := s.declined[pid]; ok {
+		delete(s.declined, pid)
+		_ = s.kern.objs.Excluded.Delete(pid)
+	}
 }
 
 // openerOf makes openers of files that a process has mapped.

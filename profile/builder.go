@@ -18,7 +18,14 @@ type Sample struct {
 	Stack  []*stack.Location // the innermost frame first
 	Value  int64             // in the type's unit
 	Count  uint64            // the kernel's samples in it
-	Thread string            // sample label thread, "" for none
+	Labels Labels
+}
+
+// Labels are the labels of a sample; "" is none.
+type Labels struct {
+	Thread string // thread: its name
+	Wait   string // wait: why it was off its CPU
+	Idle   bool   // idle="true": it waited for work
 }
 
 // Builder collects the samples of one target and profile type in one round. It is
@@ -39,7 +46,7 @@ type Builder struct {
 // entry is a distinct stack with what was added up under it.
 type entry struct {
 	locations []uint32
-	thread    string
+	labels    Labels
 	value     int64
 	count     uint64
 	next      *entry // another stack with the same hash
@@ -82,13 +89,13 @@ func (b *Builder) Add(s *Sample) {
 		h ^= h >> 29
 	}
 	for e := b.entries[h]; e != nil; e = e.next {
-		if e.thread == s.Thread && slices.Equal(e.locations, b.stack) {
+		if e.labels == s.Labels && slices.Equal(e.locations, b.stack) {
 			e.value += s.Value
 			e.count += s.Count
 			return
 		}
 	}
-	e := &entry{locations: slices.Clone(b.stack), thread: s.Thread, value: s.Value, count: s.Count, next: b.entries[h]}
+	e := &entry{locations: slices.Clone(b.stack), labels: s.Labels, value: s.Value, count: s.Count, next: b.entries[h]}
 	b.entries[h] = e
 	b.order = append(b.order, e)
 }

@@ -45,7 +45,7 @@ func TestBuilderMergesEqualStacks(t *testing.T) {
 		b.Add(&Sample{Stack: []*stack.Location{leaf, root}, Value: 100, Count: 1})
 	}
 	b.Add(&Sample{Stack: []*stack.Location{root, leaf}, Value: 100, Count: 1})
-	b.Add(&Sample{Stack: []*stack.Location{leaf, root}, Value: 100, Count: 1, Thread: "worker"})
+	b.Add(&Sample{Stack: []*stack.Location{leaf, root}, Value: 100, Count: 1, Labels: Labels{Thread: "worker"}})
 	out, lost, err := b.Profiles()
 	if err != nil || lost != 0 || len(out) != 1 {
 		t.Fatalf("%d profiles, lost %d, %v", len(out), lost, err)
@@ -83,7 +83,7 @@ func TestBuilderMakesUTF8(t *testing.T) {
 			{Mapping: &stack.Mapping{File: "/a\xff/b"}, Lines: []stack.Line{{Function: "f\xfe\xff", File: "\xc3"}}},
 			{Lines: []stack.Line{{Function: long}}},
 		},
-		Value: 1, Count: 1, Thread: "t\x80",
+		Value: 1, Count: 1, Labels: Labels{Thread: "t\x80"},
 	})
 	out, _, err := b.Profiles()
 	if err != nil {

@@ -153,12 +153,22 @@ func (e *encoder) sample(s *entry) {
 	e.nest(sampleLocationID)
 	e.inner = protowire.AppendVarint(e.inner, uint64(s.value))
 	e.nest(sampleValue)
-	if s.thread != "" {
-		e.inner = appendVarint(e.inner, labelKey, e.str("thread"))
-		e.inner = appendVarint(e.inner, labelStr, e.str(s.thread))
-		e.nest(sampleLabel)
+	e.label("thread", s.labels.Thread)
+	e.label("wait", s.labels.Wait)
+	if s.labels.Idle {
+		e.label("idle", "true")
 	}
 	e.emit(profileSample)
+}
+
+// label adds a label to the sample that is being written, if it has a value.
+func (e *encoder) label(name, value string) {
+	if value == "" {
+		return
+	}
+	e.inner = appendVarint(e.inner, labelKey, e.str(name))
+	e.inner = appendVarint(e.inner, labelStr, e.str(value))
+	e.nest(sampleLabel)
 }
 
 func (e *encoder) location(id uint64, l *stack.Location) {

@@ -103,6 +103,24 @@ func ReadStart(procfs string, pid PID) (StartTicks, error) {
 	return st.start, nil
 }
 
+// Thread is what the proc file system says of a thread.
+type Thread struct {
+	ID     int
+	Asleep bool // neither running nor able to, nor ended
+}
+
+// ReadThread reads the state of a thread of a process. It returns ErrProcessGone if there
+// is none.
+func ReadThread(procfs string, pid PID, id int) (Thread, error) {
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	st, err := readStat(unix.AT_FDCWD, s, procfs, strconv.Itoa(int(pid)), "task", strconv.Itoa(id))
+	if err != nil {
+		return Thread{}, fmt.Errorf("read the state of thread %d: %w", id, err)
+	}
+	return Thread{ID: id, Asleep: !st.kernel && bytes.IndexByte([]byte("RZXx"), st.state) < 0}, nil
+}
+
 // ListProcesses reads all processes that the proc file system shows, in the order
 // of their PIDs. A process that ends meanwhile is left out.
 func ListProcesses(procfs string) ([]*Process, error) {

@@ -22,6 +22,7 @@ type stat struct {
 	start  StartTicks
 	vsize  uint64 // bytes of virtual memory
 	kernel bool   // PF_KTHREAD
+	state  byte   // R, S, D, …
 }
 
 // readStat reads the stat file in a process's directory, or, if a path is given,
@@ -62,6 +63,12 @@ func parseStat(b []byte) (st stat, err error) {
 		var to *uint64
 		var n uint64
 		switch field {
+		case firstField:
+			if len(value) != 1 {
+				return st, errStat
+			}
+			st.state = value[0]
+			continue
 		case 4:
 			parent, err := strconv.ParseInt(string(value), 10, 32)
 			if err != nil {

@@ -28,6 +28,7 @@ volatile bool want_user = true;
 volatile bool want_kernel = true;
 volatile bool want_tid = false;
 volatile bool want_comm = false;
+volatile u64 round_began[ROUNDS] = {}; /* CLOCK_MONOTONIC, ns */
 volatile bool have_excluded = false; /* whether the map excluded has entries */
 
 /* Written before the start. Makes the hash one that a target cannot aim at. */
@@ -184,16 +185,12 @@ __noinline int unwind_frame(u32 n)
 	return 0;
 }
 
-static __always_inline void user_stack(struct bpf_perf_event_data *ctx, struct scratch *s, enum cpu_mode mode, bool exiting)
+/* Walks the user stack of the walker's registers, which are of the given mode. */
+static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bool exiting)
 {
 	struct walker *w = &s->walker;
 	u32 n;
 	int end;
-
-	if (mode == MODE_KERNEL)
-		mode = regs_of_task(w);
-	else
-		regs_of_ctx(ctx, w);
 
 	if (mode == MODE_KERNEL) {
 		s->key.user_end = STACK_NO_REGISTERS;
@@ -227,8 +224,9 @@ static __always_inline void user_stack(struct bpf_perf_event_data *ctx, struct s
 	s->key.user_hash = w->hash ? w->hash : 1;
 }
 
-/* Appends the kernel's frames behind the user frames. */
-static __always_inline void kernel_stack(struct bpf_perf_event_data *ctx, struct scratch *s)
+/* Appends the kernel's frames behind the user frames: those of the context, or of a task
+ * that does not run. */
+static __always_inline void kernel_stack(void *ctx, struct task_struct *task, struct scratch *s)
 {
 	u32 n = read_back(s->key.user_len), k = 0;
 	u64 h = hash_seed, *frames;
@@ -237,7 +235,10 @@ static __always_inline void kernel_stack(struct bpf_perf_event_data *ctx, struct
 	if (n > MAX_USER_FRAMES)
 		return;
 	frames = &s->words[n];
-	size = bpf_get_stack(ctx, frames, MAX_KERNEL_FRAMES * sizeof(u64), 0);
+	if (task)
+		size = bpf_get_task_stack(task, frames, MAX_KERNEL_FRAMES * sizeof(u64), 0);
+	else
+		size = bpf_get_stack(ctx, frames, MAX_KERNEL_FRAMES * sizeof(u64), 0);
 	if (size <= 0)
 		return;
 	size /= sizeof(u64);
@@ -255,6 +256,14 @@ static __always_inline void count_stat(u32 r, enum round_stat stat)
 
 	if (st)
 		st->n[stat]++;
+}
+
+static __always_inline void count_off(u32 r, enum round_stat stat, u64 n)
+{
+	struct round_stats *st = bpf_map_lookup_elem(&stats, &r);
+
+	if (st)
+		st->n[stat] += n;
 }
 
 /* Keeps n words in the round's arena. False if the arena is full. */
@@ -312,17 +321,71 @@ static __always_inline u32 identify(struct sample_key *key)
 	return flags;
 }
 
+static __always_inline bool is_excluded(u32 tgid, u64 start)
+{
+	u64 *ticks;
+
+	if (!have_excluded)
+		return false;
+	ticks = bpf_map_lookup_elem(&excluded, &tgid);
+	return ticks && *ticks == start / NS_PER_TICK;
+}
+
+/* Counts the sample whose key and frames are in the scratch memory. False if there is no
+ * room: that is counted. */
+static __always_inline bool count(u32 r, void *table, struct scratch *s, u64 n, u64 time)
+{
+	struct sample_value *seen, fresh = {};
+	u32 words;
+	long err;
+
+	seen = bpf_map_lookup_elem(table, &s->key);
+	if (seen && (seen->chunk != NO_CHUNK || !(s->key.user_len | s->key.kernel_len))) {
+		__sync_fetch_and_add(&seen->count, n);
+		if (time)
+			__sync_fetch_and_add(&seen->time, time);
+		return true;
+	}
+
+	words = (u32)read_back(s->key.user_len) + read_back(s->key.kernel_len);
+	fresh.count = n;
+	fresh.time = time;
+	fresh.chunk = NO_CHUNK;
+	if (words && !keep(r, s, words, &fresh)) {
+		count_stat(r, STAT_STACK_MAP_FULL);
+		return false;
+	}
+	if (seen) { /* its frames are those of an earlier round */
+		seen->word = fresh.word;
+		seen->chunk = fresh.chunk;
+		__sync_fetch_and_add(&seen->count, n);
+		return true;
+	}
+	err = bpf_map_update_elem(table, &s->key, &fresh, BPF_NOEXIST);
+	if (err == -EEXIST) {
+		/* Another CPU was first. */
+		seen = bpf_map_lookup_elem(table, &s->key);
+		if (seen) {
+			__sync_fetch_and_add(&seen->count, n);
+			if (time)
+				__sync_fetch_and_add(&seen->time, time);
+			return true;
+		}
+	}
+	if (err)
+		count_stat(r, STAT_COUNTS_MAP_FULL);
+	return !err;
+}
+
 SEC("perf_event")
 int on_cpu(struct bpf_perf_event_data *ctx)
 {
-	u32 r = current_round & 1, zero = 0, tgid, n = 0;
+	u32 r = current_round & 1, zero = 0, tgid;
 	u64 id = bpf_get_current_pid_tgid();
-	struct sample_value *seen, fresh = {};
 	struct scratch *s;
 	enum cpu_mode mode;
 	u32 flags;
 	void *table;
-	long err;
 
 	tgid = id >> 32;
 	if (!tgid)
@@ -337,15 +400,12 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 
 	__builtin_memset(&s->key, 0, sizeof(s->key));
 	s->key.tgid = tgid;
+	s->key.kind = SAMPLE_ON_CPU;
 	flags = identify(&s->key);
 
-	if (have_excluded) {
-		u64 *ticks = bpf_map_lookup_elem(&excluded, &tgid);
-
-		if (ticks && *ticks == s->key.start / NS_PER_TICK) {
-			count_stat(r, STAT_NO_TARGET);
-			return 0;
-		}
+	if (is_excluded(tgid, s->key.start)) {
+		count_stat(r, STAT_NO_TARGET);
+		return 0;
 	}
 
 	if (want_tid)
@@ -354,39 +414,26 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 		bpf_get_current_comm(s->key.comm, sizeof(s->key.comm));
 
 	mode = mode_of_ctx(ctx);
-	if (want_user && !(flags & PF_KTHREAD))
-		user_stack(ctx, s, mode, flags & PF_EXITING);
+	if (want_user && !(flags & PF_KTHREAD)) {
+		enum cpu_mode user = mode;
+
+		if (mode == MODE_KERNEL)
+			user = regs_of_task(&s->walker);
+		else
+			regs_of_ctx(ctx, &s->walker);
+		user_stack(s, user, flags & PF_EXITING);
+	}
 	if (want_kernel && mode == MODE_KERNEL)
-		kernel_stack(ctx, s);
+		kernel_stack(ctx, 0, s);
 
-	seen = bpf_map_lookup_elem(table, &s->key);
-	if (seen) {
-		__sync_fetch_and_add(&seen->count, 1);
-		return 0;
-	}
-
-	n = (u32)read_back(s->key.user_len) + read_back(s->key.kernel_len);
-	fresh.count = 1;
-	fresh.chunk = NO_CHUNK;
-	if (n && !keep(r, s, n, &fresh)) {
-		count_stat(r, STAT_STACK_MAP_FULL);
-		return 0;
-	}
-	err = bpf_map_update_elem(table, &s->key, &fresh, BPF_NOEXIST);
-	if (err == -EEXIST) {
-		/* Another CPU was first. */
-		seen = bpf_map_lookup_elem(table, &s->key);
-		if (seen) {
-			__sync_fetch_and_add(&seen->count, 1);
-			return 0;
-		}
-	}
-	if (!err)
-		return 0;
+	count(r, table, s, 1, 0);
+	return 0;
 full:
 	count_stat(r, STAT_COUNTS_MAP_FULL);
 	return 0;
 }
+
+#include "offcpu.h"
 
 static __always_inline struct process_event *new_event(u32 kind, struct task_struct *leader)
 {
@@ -492,3 +539,6 @@ const struct space_node *type_space_node __attribute__((unused));
 const enum unwind_file_state *type_unwind_file_state __attribute__((unused));
 const enum cfa_kind *type_cfa_kind __attribute__((unused));
 const enum saved_kind *type_saved_kind __attribute__((unused));
+const enum sample_kind *type_sample_kind __attribute__((unused));
+const enum wait_cause *type_wait_cause __attribute__((unused));
+const struct thread_state *type_thread_state __attribute__((unused));

@@ -79,12 +79,8 @@ static __always_inline void regs_of_ctx(struct bpf_perf_event_data *ctx, struct 
 
 static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct walker *w)
 {
-	struct pt_regs copy = {};
-
-	if (bpf_probe_read_kernel(&copy, sizeof(copy), regs))
-		return MODE_KERNEL;
-	COPY_REGS(w, copy);
-	return mode_of_cs(copy.cs);
+	COPY_REGS(w, *regs);
+	return mode_of_cs(regs->cs);
 }
 
 /* Where task_pt_regs() is on kernels without the helper (before 5.15): at the
@@ -92,6 +88,8 @@ static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct wal
 #define KERNEL_STACK_SIZE 16384
 #define PT_REGS_BELOW_TOP sizeof(struct pt_regs)
 #define STRIP_POINTER(a) (a)
+#define PT_IP(regs) ((regs)->ip)
+#define PT_SP(regs) ((regs)->sp)
 
 #elif defined(__TARGET_ARCH_arm64)
 
@@ -128,12 +126,8 @@ static __always_inline void regs_of_ctx(struct bpf_perf_event_data *ctx, struct 
 
 static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct walker *w)
 {
-	struct user_pt_regs copy = {};
-
-	if (bpf_probe_read_kernel(&copy, sizeof(copy), regs))
-		return MODE_KERNEL;
-	COPY_REGS(w, copy);
-	return mode_of_pstate(copy.pstate);
+	COPY_REGS(w, *regs);
+	return mode_of_pstate(regs->pstate);
 }
 
 /* arch/arm64/include/asm/memory.h (4 KiB pages), asm/ptrace.h of 5.10: the
@@ -142,25 +136,39 @@ static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct wal
 #define PT_REGS_BELOW_TOP 336
 /* Pointer authentication puts its code above bit 47 of a return address. */
 #define STRIP_POINTER(a) ((a) & ((1ULL << 48) - 1))
+#define PT_IP(regs) ((regs)->pc)
+#define PT_SP(regs) ((regs)->sp)
 
 #endif
 
-/* The registers with which the task entered the kernel. */
-static __always_inline enum cpu_mode regs_of_task(struct walker *w)
+/* Copies the registers with which a task entered the kernel. False if they cannot be
+ * read. */
+static __always_inline bool read_pt_regs(struct task_struct *task, struct pt_regs *copy)
 {
-	struct pt_regs *regs;
+	void *from;
 
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs)) {
-		regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+		from = (void *)bpf_task_pt_regs(task);
 	} else {
-		struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-		void *stack = BPF_CORE_READ(task, stack);
-
-		if (!stack)
-			return MODE_KERNEL;
-		regs = stack + KERNEL_STACK_SIZE - PT_REGS_BELOW_TOP;
+		from = BPF_CORE_READ(task, stack);
+		if (!from)
+			return false;
+		from += KERNEL_STACK_SIZE - PT_REGS_BELOW_TOP;
 	}
-	return regs_of_pt(regs, w);
+	return bpf_probe_read_kernel(copy, sizeof(*copy), from) == 0;
+}
+
+/* The registers with which the current task entered the kernel. */
+static __always_inline enum cpu_mode regs_of_task(struct walker *w)
+{
+	struct task_struct *task;
+	struct pt_regs copy = {};
+
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_get_current_task_btf))
+		task = bpf_get_current_task_btf();
+	else
+		task = (struct task_struct *)bpf_get_current_task();
+	return read_pt_regs(task, &copy) ? regs_of_pt(&copy, w) : MODE_KERNEL;
 }
 
 #endif

@@ -34,16 +34,44 @@ enum stack_end {
 	STACK_NO_ROW = 10,         /* the file's call frame information does not cover the address */
 	STACK_UNSUPPORTED_ROW = 11, /* what it says of the address cannot be expressed */
 	STACK_EXITING = 12,        /* the thread is about to end, and its memory may be gone */
-	STACK_END_MAX = 13,
+	STACK_NOT_SAMPLED = 13, /* the sampling rule had left it out: the innermost frame only */
+	STACK_END_MAX = 14,
 };
 
-/* Counters of a round. Taken is the sum of all others and of the counts. */
+/* What a sample counts. */
+enum sample_kind {
+	SAMPLE_ON_CPU = 1,  /* clock ticks of a running thread */
+	SAMPLE_OFF_CPU = 2, /* time that a thread was off its CPU */
+};
+
+/* Why a thread is off its CPU. */
+enum wait_cause {
+	WAIT_NONE = 0,
+	WAIT_OTHER = 1,
+	WAIT_LOCK = 2,       /* a futex */
+	WAIT_DISK = 3,       /* input or output of a block device */
+	WAIT_NETWORK = 4,    /* a socket */
+	WAIT_SLEEP = 5,
+	WAIT_PIPE = 6,
+	WAIT_POLL = 7,       /* any of several events */
+	WAIT_PAGE_FAULT = 8, /* a page of its memory */
+	WAIT_RUN_QUEUE = 9,  /* it could run, but others do */
+	WAIT_MAX = 10,
+};
+
+/* Counters of a round. Taken is the sum of the next three and of the counts. */
 enum round_stat {
 	STAT_TAKEN = 0,
 	STAT_NO_TARGET = 1,
 	STAT_STACK_MAP_FULL = 2,
 	STAT_COUNTS_MAP_FULL = 3,
-	STAT_MAX = 4,
+	/* Off-CPU: times that a thread was off its CPU, and how long in ns. */
+	STAT_OFF_SHORT = 4,    /* less than min_block */
+	STAT_OFF_SHORT_NS = 5,
+	STAT_OFF_SAMPLED = 6,  /* whose stack was kept */
+	STAT_OFF_LEFT_OUT = 7, /* by the sampling rule; others stand for them */
+	STAT_OFF_UNTRACKED = 8, /* there was no room for the thread */
+	STAT_MAX = 9,
 };
 
 /* What is counted. Every field takes part in the key: no padding may be left
@@ -59,12 +87,15 @@ struct sample_key {
 	u16 user_len;    /* frames */
 	u16 kernel_len;
 	u8 user_end;     /* enum stack_end */
-	u8 pad[3];
+	u8 kind;         /* enum sample_kind */
+	u8 wait;         /* enum wait_cause; off-CPU only */
+	u8 pad;
 	char comm[COMM_LEN]; /* of the thread; zero unless asked for */
 };
 
 struct sample_value {
 	u64 count;
+	u64 time;  /* off-CPU: estimated, ns; NO_CHUNK with frames: an earlier round has them */
 	u32 chunk; /* where the frames are: user frames, then kernel frames */
 	u32 word;
 };
@@ -211,5 +242,42 @@ struct unwind_rule {
 /* Set in a user frame whose address is that of the next instruction, though it is not
  * the innermost one: a signal came in between. */
 #define FRAME_INTERRUPTED (1ULL << 63)
+
+/* Chances are numbers of 24 bits. */
+#define CHANCE_ONE (1U << 24)
+/* A block of this length is counted for itself, whether its stack was kept or not. */
+#define LONG_BLOCK_NS 1000000000ULL
+
+/* A block: a time that a thread is off its CPU. */
+struct block {
+	u64 since;  /* CLOCK_MONOTONIC, ns; 0: there is none */
+	u64 woken;  /* when the thread could run again; 0: it cannot */
+	u32 chance; /* that its stack was kept with, of CHANCE_ONE; 0: it was not */
+	u32 pad;
+	struct sample_key key; /* without a stack: the process only */
+};
+
+struct thread_state {
+	struct block now;
+	/* The block that the beginning of a round fell into, for that round's reader. */
+	struct block cut;
+	u64 cut_at; /* the beginning */
+	u32 site;   /* of now */
+	u32 gone;   /* the thread has ended */
+};
+
+/* What blocks at one place took lately. */
+struct block_site {
+	u64 mean_square; /* of the lengths in us, those below min_block as 0; 0: not seen */
+};
+#define BLOCK_SITES 8192
+
+/* How a CPU keeps to its budget. */
+struct block_rate {
+	u64 since;  /* of the window, ns */
+	u64 factor; /* chance for each us that a site's blocks take, in 2^-16 */
+	u32 kept;   /* stacks, in the window */
+	u32 pad;
+};
 
 #endif

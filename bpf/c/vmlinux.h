@@ -4,7 +4,7 @@
  * preserve_access_index, so that the loader relocates each field access to the
  * running kernel (CO-RE): the order and the offsets here mean nothing, only the
  * names and the types of the fields do. Source: include/linux/{sched.h,
- * mm_types.h,sched/signal.h}, include/uapi/linux/bpf.h, 5.10 to 6.18.
+ * mm_types.h,sched/signal.h,fs.h,fdtable.h}, include/uapi/linux/bpf.h, 5.10 to 6.18.
  */
 #ifndef SPANFLAME_VMLINUX_H
 #define SPANFLAME_VMLINUX_H
@@ -86,12 +86,31 @@ typedef struct {
 
 struct mm_struct;
 
+struct inode {
+	unsigned short i_mode;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
 struct signal_struct {
 	atomic_t live;
 };
 
 struct task_struct {
 	unsigned int flags;
+	unsigned int __state; /* from 5.14 on */
+	unsigned int in_iowait : 1;
 	pid_t pid;
 	pid_t tgid;
 	void *stack;
@@ -102,6 +121,12 @@ struct task_struct {
 	u64 self_exec_id;
 	char comm[16];
 	struct signal_struct *signal;
+	struct files_struct *files;
+};
+
+/* Before 5.14. */
+struct task_struct___old {
+	long state;
 };
 
 #pragma clang attribute pop

@@ -57,7 +57,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	record.Flag("threads", "Keep threads apart, under the label thread.").BoolVar(&ro.Threads)
 	record.Flag("output", "The pprof file to write; - for the standard output.").Short('o').Default("spanflame.pb.gz").StringVar(&ro.Output)
 	record.Flag("json", "Print the account of the samples as JSON.").BoolVar(&ro.JSON)
-	offCPU := record.Flag("off-cpu", "Waiting time instead of CPU time (not built yet).").Bool()
+	record.Flag("off-cpu", "The time off the CPU as well: in a second file, NAME.off_cpu.pb.gz.").BoolVar(&ro.OffCPU)
+	record.Flag("min-block", "The shortest time off the CPU that is recorded.").Default("1ms").DurationVar(&ro.MinBlock)
 
 	targets := app.Command("targets", "Say what each process would be profiled as, and why not if not.")
 	targetsConfig := targets.Flag("config.file", "The configuration file.").PlaceHolder("FILE").String()
@@ -94,8 +95,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		switch {
 		case ro.Output == "":
 			return usage(stderr, errors.New("--output is empty"))
-		case *offCPU:
-			return usage(stderr, errors.New("--off-cpu: waiting time cannot be recorded yet"))
+		case ro.OffCPU && ro.Output == "-":
+			return usage(stderr, errors.New("--off-cpu writes two files, which the standard output cannot take: name one with --output"))
+		case ro.MinBlock < 0 || ro.MinBlock > time.Minute:
+			return usage(stderr, fmt.Errorf("--min-block is %s, want 0s to 1m", ro.MinBlock))
 		case ro.Duration < 100*time.Millisecond || ro.Duration > time.Hour:
 			return usage(stderr, fmt.Errorf("--duration is %s, want 100ms to 1h", ro.Duration))
 		case serviceSet && ro.Service == "":

@@ -28,6 +28,7 @@ const (
 	ProcessGone    Reason = "process_gone"    // the process ended before anything was learnt of it
 	StackMapFull   Reason = "stack_map_full"  // the round's arena or stack index was full
 	CountsMapFull  Reason = "counts_map_full" // the round's table of counts was full
+	Idle           Reason = "idle"            // the thread waited for work, which the configuration leaves out
 	RoundAbandoned Reason = "round_abandoned" // the session stopped or failed while it drained a round
 	EncodeFailed   Reason = "encode_failed"   // the profile could not be encoded
 )

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * The off-CPU sampler: how long threads were off their CPU, under the stack with which
+ * they left it.
+ *
+ * A block is the time from leaving a CPU to being back on one. Its stack can only be
+ * taken when it begins, before its length is known, and costs much more than all the
+ * rest. So it is drawn by a chance that is known then: the more, the longer blocks at
+ * the same place in the program (instruction and stack pointer at the entry into the
+ * kernel) took lately, and the less, the more stacks the CPU has already kept. What was
+ * drawn counts for those that were not: length / chance. As the chance depends on the
+ * past alone, the expectation of the sum is the true sum, and the error of the sum is a
+ * martingale (Horvitz and Thompson, 1952, with a chance that is fixed before each draw).
+ * Blocks of LONG_BLOCK_NS and more count once and for themselves, with the innermost
+ * frame alone if they were not drawn. Those below min_block are only counted.
+ *
+ * Time is split where a round begins: a program counts what lies in its round; the part
+ * of a round that has ended is added by its reader, for all threads that were off their
+ * CPU at the border. A thread that comes back before the reader has looked leaves the
+ * block behind, as the one that was cut.
+ */
+#ifndef SPANFLAME_OFFCPU_H
+#define SPANFLAME_OFFCPU_H
+
+#include "wait.h"
+
+/* Written by the agent while the programs run. */
+volatile u64 min_block = 1000000;   /* ns */
+volatile u32 max_kept = 50;         /* stacks a window and CPU */
+
+#define WINDOW_NS 100000000ULL
+#define MAX_FACTOR (1ULL << 36) /* blocks of 16 us are certain */
+#define MIN_FACTOR (1ULL << 10)
+#define MIN_CHANCE 16
+#define MAX_US (1U << 20)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* the agent sets it */
+	__type(key, u32); /* of the thread */
+	__type(value, struct thread_state);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BLOCK_SITES);
+	__type(key, u32);
+	__type(value, struct block_site);
+} sites SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct block_rate);
+} rates SEC(".maps");
+
+const struct thread_state no_state = {};
+
+/* Roughly the square root, always the same for the same number: a chance need not be
+ * exact, only known. At least 1. */
+static __always_inline u64 root_of(u64 square)
+{
+	u64 bit = 0, v = square;
+
+#pragma unroll
+	for (u32 step = 32; step; step /= 2) {
+		if (v >> step) {
+			v >>= step;
+			bit += step;
+		}
+	}
+	/* 2^bit <= square < 2^(bit+1): between the two roots it is a line. */
+	v = 1ULL << (bit / 2);
+	return v + ((square >> (bit / 2)) - v) / 2;
+}
+
+/* The chance with which the stack is kept of a block that begins at a place. */
+static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now)
+{
+	struct block_site *at = bpf_map_lookup_elem(&sites, &site);
+	u64 passed = now - rate->since, chance;
+
+	if (passed >= WINDOW_NS || rate->kept > 2 * max_kept) {
+		/* So many would have been allowed in the time. */
+		u64 budget = passed >= 100 * WINDOW_NS ? 100ULL * max_kept : passed * max_kept / WINDOW_NS;
+		u64 factor = rate->factor ? rate->factor : MAX_FACTOR;
+
+		if (budget >= 4ULL * rate->kept)
+			factor *= 4;
+		else if (4 * budget <= rate->kept)
+			factor /= 4;
+		else
+			factor = factor / rate->kept * budget;
+		if (factor > MAX_FACTOR)
+			factor = MAX_FACTOR;
+		if (factor < MIN_FACTOR)
+			factor = MIN_FACTOR;
+		rate->factor = factor;
+		rate->since = now;
+		rate->kept = 0;
+	}
+	chance = at && at->mean_square ? root_of(at->mean_square) : MAX_US; /* nothing is known: it may be long */
+	chance = (chance * rate->factor) >> 16;
+	if (chance >= CHANCE_ONE)
+		return CHANCE_ONE;
+	return chance < MIN_CHANCE ? MIN_CHANCE : chance;
+}
+
+/* Learns how long a block took at a place. */
+static __always_inline void learn(u32 site, u64 ns)
+{
+	struct block_site *at = bpf_map_lookup_elem(&sites, &site);
+	u64 us = ns < min_block ? 0 : ns / 1024, square, mean;
+
+	if (!at)
+		return;
+	if (us > MAX_US)
+		us = MAX_US;
+	square = us * us;
+	mean = at->mean_square;
+	if (!mean)
+		mean = square;
+	else
+		mean = mean - mean / 16 + square / 16;
+	at->mean_square = mean ? mean : 1;
+}
+
+/* Keeps the stack with which the current thread leaves its CPU, in the round's table;
+ * the time is added when it is known. */
+static __always_inline bool keep_stack(void *ctx, u32 r, struct task_struct *task, struct block *b, bool runnable)
+{
+	void *table = bpf_map_lookup_elem(&counts, &r);
+	u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	struct pt_regs regs = {};
+	enum cpu_mode mode;
+
+	if (!s || !table)
+		return false;
+	s->key = b->key;
+	s->key.wait = WAIT_RUN_QUEUE;
+	if (read_pt_regs(task, &regs)) {
+		mode = regs_of_pt(&regs, &s->walker);
+		if (!runnable)
+			s->key.wait = wait_cause_of(task, &regs, mode);
+	} else {
+		mode = MODE_KERNEL;
+		if (!runnable)
+			s->key.wait = WAIT_OTHER;
+	}
+	if (want_user)
+		user_stack(s, mode, task->flags & PF_EXITING);
+	if (want_kernel)
+		kernel_stack(ctx, 0, s);
+	if (!count(r, table, s, 0, 0)) {
+		count_stat(r, STAT_TAKEN); /* and dropped: count says why */
+		return false;
+	}
+	b->key = s->key;
+	return true;
+}
+
+/* Forgets a thread that has ended; its block that was cut is the reader's to forget. */
+static __always_inline void thread_ended(u32 tid)
+{
+	struct thread_state *t = bpf_map_lookup_elem(&threads, &tid);
+
+	if (!t)
+		return;
+	if (t->cut_at && t->cut_at == round_began[current_round & 1])
+		t->gone = 1;
+	else
+		bpf_map_delete_elem(&threads, &tid);
+}
+
+static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *task, bool preempted, u64 now)
+{
+	u32 tid = task->pid, tgid = task->tgid, zero = 0, state;
+	struct block_rate *rate;
+	struct thread_state *t;
+	u64 start, site;
+	bool runnable;
+
+	if (!tid || task->flags & PF_KTHREAD)
+		return;
+	state = state_of(task);
+	if (state & TASK_DEAD) {
+		thread_ended(tid);
+		return;
+	}
+	start = task->group_leader->start_boottime;
+	if (is_excluded(tgid, start))
+		return;
+	runnable = preempted || !state;
+	t = bpf_map_lookup_elem(&threads, &tid);
+	if (!t) {
+		bpf_map_update_elem(&threads, &tid, &no_state, BPF_NOEXIST);
+		t = bpf_map_lookup_elem(&threads, &tid);
+		if (!t) {
+			count_stat(r, STAT_OFF_UNTRACKED);
+			return;
+		}
+	}
+	rate = bpf_map_lookup_elem(&rates, &zero);
+	if (!rate)
+		return;
+
+	t->now.woken = runnable ? now : 0;
+	t->now.chance = 0;
+	__builtin_memset(&t->now.key, 0, sizeof(t->now.key));
+	t->now.key.kind = SAMPLE_OFF_CPU;
+	t->now.key.tgid = tgid;
+	t->now.key.start = start;
+	t->now.key.exec_id = (u32)task->self_exec_id;
+	if (want_tid)
+		t->now.key.tid = tid;
+	if (want_comm)
+		__builtin_memcpy(t->now.key.comm, task->comm, sizeof(t->now.key.comm));
+
+	site = ((u64)tgid << 32) + (runnable ? 1 : 0);
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs)) {
+		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+		site = hash_step(hash_step(site, PT_IP(regs)), PT_SP(regs));
+	} else {
+		struct pt_regs regs = {};
+
+		if (read_pt_regs(task, &regs))
+			site = hash_step(hash_step(site, PT_IP(&regs)), PT_SP(&regs));
+	}
+	t->site = (site >> 20) % BLOCK_SITES;
+	{
+		u32 chance = chance_at(t->site, rate, now);
+
+		if (chance == CHANCE_ONE || (bpf_get_prandom_u32() & (CHANCE_ONE - 1)) < chance) {
+			rate->kept++;
+			if (keep_stack(ctx, r, task, &t->now, runnable))
+				t->now.chance = chance;
+		}
+	}
+	t->now.since = now;
+}
+
+/* Adds a part of a block to the round: what was waited for, and the time on the run
+ * queue. Their frames are in the same place. */
+static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 waited, u64 queued)
+{
+	struct sample_value *seen, fresh = {};
+
+	fresh.chunk = NO_CHUNK;
+	if (s->key.wait != WAIT_RUN_QUEUE) {
+		seen = bpf_map_lookup_elem(table, &s->key);
+		if (seen) {
+			fresh.chunk = seen->chunk;
+			fresh.word = seen->word;
+		}
+		if (waited || !queued) {
+			count_stat(r, STAT_TAKEN);
+			if (seen) {
+				__sync_fetch_and_add(&seen->count, 1);
+				__sync_fetch_and_add(&seen->time, waited);
+			} else {
+				fresh.count = 1;
+				fresh.time = waited;
+				if (bpf_map_update_elem(table, &s->key, &fresh, BPF_NOEXIST))
+					count_stat(r, STAT_COUNTS_MAP_FULL);
+			}
+		}
+		if (!queued)
+			return;
+		s->key.wait = WAIT_RUN_QUEUE;
+	} else {
+		queued += waited;
+	}
+	count_stat(r, STAT_TAKEN);
+	seen = bpf_map_lookup_elem(table, &s->key);
+	if (seen) {
+		__sync_fetch_and_add(&seen->count, 1);
+		__sync_fetch_and_add(&seen->time, queued);
+		return;
+	}
+	fresh.count = 1;
+	fresh.time = queued;
+	if (bpf_map_update_elem(table, &s->key, &fresh, BPF_NOEXIST))
+		count_stat(r, STAT_COUNTS_MAP_FULL);
+}
+
+static __always_inline void switched_in(u32 r, struct task_struct *task, u64 now)
+{
+	u32 tid = task->pid, zero = 0, chance;
+	u64 began = round_began[r & 1], from, woken, waited, queued;
+	struct thread_state *t;
+	struct scratch *s;
+	void *table;
+	u64 length;
+
+	if (!tid || task->flags & PF_KTHREAD)
+		return;
+	t = bpf_map_lookup_elem(&threads, &tid);
+	if (!t || !t->now.since)
+		return;
+	from = t->now.since;
+	length = now - from;
+	if (from < began && t->cut_at != began) {
+		t->cut = t->now;
+		t->cut_at = began;
+		barrier();
+	}
+	t->now.since = 0;
+	learn(t->site, length);
+	if (length < min_block) {
+		count_off(r, STAT_OFF_SHORT, 1);
+		count_off(r, STAT_OFF_SHORT_NS, length);
+		return;
+	}
+	chance = length >= LONG_BLOCK_NS ? CHANCE_ONE : t->now.chance;
+	if (!chance) {
+		count_off(r, STAT_OFF_LEFT_OUT, 1);
+		return;
+	}
+	table = bpf_map_lookup_elem(&counts, &r);
+	s = bpf_map_lookup_elem(&scratches, &zero);
+	if (!s || !table)
+		return;
+	count_off(r, STAT_OFF_SAMPLED, 1);
+	if (from < began)
+		from = began;
+	woken = t->now.woken;
+	if (!woken)
+		woken = now; /* it had begun to be woken before it left */
+	else if (woken < from)
+		woken = from;
+	waited = woken - from;
+	queued = now > woken ? now - woken : 0;
+	if (chance != CHANCE_ONE) {
+		waited = (waited << 24) / chance;
+		queued = (queued << 24) / chance;
+	}
+	s->key = t->now.key;
+	if (!t->now.chance) {
+		/* Long, and not drawn. It does not run yet: its stack in the kernel is still there. */
+		struct pt_regs regs = {};
+		enum cpu_mode mode;
+
+		s->key.wait = WAIT_OTHER;
+		if (read_pt_regs(task, &regs)) {
+			mode = regs_of_pt(&regs, &s->walker);
+			s->key.wait = wait_cause_of(task, &regs, mode);
+			if (want_user) {
+				s->words[0] = s->walker.ip;
+				s->key.user_len = 1;
+				s->key.user_hash = hash_step(hash_seed, s->walker.ip) | 1;
+			}
+		}
+		s->key.user_end = STACK_NOT_SAMPLED;
+		if (want_kernel)
+			kernel_stack(0, task, s);
+		if (!count(r, table, s, 0, 0)) {
+			count_stat(r, STAT_TAKEN);
+			return;
+		}
+	}
+	add_time(r, table, s, waited, queued);
+}
+
+/* TP_PROTO(bool preempt, struct task_struct *prev, struct task_struct *next, ...) */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(off_cpu, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	u32 r = current_round & 1;
+	u64 now = bpf_ktime_get_ns();
+
+	switched_in(r, next, now);
+	switched_out(ctx, r, prev, preempt, now);
+	return 0;
+}
+
+/* TP_PROTO(struct task_struct *p) */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(off_cpu_waking, struct task_struct *task)
+{
+	u32 tid = task->pid;
+	struct thread_state *t = bpf_map_lookup_elem(&threads, &tid);
+
+	if (t && t->now.since && !t->now.woken)
+		t->now.woken = bpf_ktime_get_ns();
+	return 0;
+}
+
+#endif

@@ -1,0 +1,314 @@
+package ebpfspy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/go-kit/log/level"
+
+	"github.com/spanflame/spanflame/bpf"
+)
+
+// OffCPUOptions of the off-CPU sampler. How it draws its samples is told in
+// c/offcpu.h.
+type OffCPUOptions struct {
+	Enabled bool
+	// MinBlock is the shortest time off the CPU that is profiled; shorter ones are only
+	// counted. 0: all.
+	MinBlock time.Duration
+	// MaxEvents bounds the stacks that are taken, a second and CPU, over a tenth of a
+	// second; 0: DefaultMaxEvents.
+	MaxEvents int
+	// Idle says what becomes of threads that wait for work; "": IdleLabel.
+	Idle IdleStyle
+	// MaxThreads that are followed at once; 0: DefaultMaxThreads.
+	MaxThreads int
+}
+
+// IdleStyle says what becomes of the time of threads that wait for work.
+type IdleStyle string
+
+// Styles of idle threads.
+const (
+	IdleLabel IdleStyle = "label" // it has a label of its own
+	IdleKeep  IdleStyle = "keep"  // it is like all other time
+	IdleDrop  IdleStyle = "drop"  // it is left out
+)
+
+// Defaults of OffCPUOptions.
+const (
+	DefaultMaxEvents  = 500
+	MaxMaxEvents      = 100_000
+	DefaultMaxThreads = 16384
+)
+
+// windowsASecond is 1 s / WINDOW_NS of c/offcpu.h.
+const windowsASecond = 10
+
+// Numbers of c/spanflame.h.
+const (
+	chanceOne   = 1 << 24
+	longBlockNS = uint64(time.Second)
+)
+
+// offCPUPrograms are the programs that are not needed when off-CPU is disabled.
+var offCPUPrograms = []string{bpf.ProfileProgOffCpu, bpf.ProfileProgOffCpuWaking}
+
+// withoutOffCPU takes the off-CPU programs' code away, so that a kernel that refuses them
+// runs the others.
+func withoutOffCPU(spec *ebpf.CollectionSpec) {
+	for _, name := range offCPUPrograms {
+		spec.Programs[name].Instructions = asm.Instructions{
+			asm.Mov.Imm(asm.R0, 0).WithSymbol(name),
+			asm.Return(),
+		}
+	}
+	spec.Maps[bpf.ProfileMapThreads].MaxEntries = 1
+	spec.Maps[bpf.ProfileMapSites].MaxEntries = 1
+}
+
+// attachOffCPU starts the off-CPU sampler, if it is wanted and not yet running.
+func (k *kernelSide) attachOffCPU() error {
+	if !k.offCPU || len(k.offLinks) > 0 {
+		return nil
+	}
+	for _, p := range []*ebpf.Program{k.objs.OffCpuWaking, k.objs.OffCpu} {
+		l, err := link.AttachTracing(link.TracingOptions{Program: p, AttachType: ebpf.AttachTraceRawTp})
+		if err != nil {
+			return errors.Join(fmt.Errorf("attach the off-CPU sampler: %w", err), k.detachOffCPU())
+		}
+		k.offLinks = append(k.offLinks, l)
+	}
+	return nil
+}
+
+// detachOffCPU stops the off-CPU sampler for good: what it knows of threads is not true
+// any more once it has missed a switch.
+func (k *kernelSide) detachOffCPU() error {
+	var errs []error
+	for _, l := range k.offLinks {
+		errs = append(errs, l.Close())
+	}
+	k.offLinks = nil
+	return errors.Join(errs...)
+}
+
+// setOffCPU changes what the running sampler does.
+func (k *kernelSide) setOffCPU(o OffCPUOptions) error {
+	return errors.Join(
+		k.objs.MinBlock.Set(uint64(o.MinBlock.Nanoseconds())),
+		k.objs.MaxKept.Set(uint32(max(o.MaxEvents/windowsASecond, 1))),
+	)
+}
+
+// framesKey tells stacks apart by their frames alone.
+type framesKey struct {
+	user, kernel       uint64
+	userLen, kernelLen uint16
+}
+
+func framesKeyOf(k *bpf.ProfileSampleKey) framesKey {
+	return framesKey{k.UserHash, k.KernelHash, k.UserLen, k.KernelLen}
+}
+
+// parked keeps the stacks of threads that were off their CPU when a round ended: their
+// frames are in that round's memory, their time goes on.
+type parked struct {
+	frames map[framesKey][]uint64
+	keys   []uint32 // of the batch
+	states []bpf.ProfileThreadState
+}
+
+// blockAt finds the block of a thread that the border fell into, the end of a round.
+func blockAt(t *bpf.ProfileThreadState, border uint64) *bpf.ProfileBlock {
+	switch {
+	case t.Now.Since != 0 && t.Now.Since < border:
+		return &t.Now
+	case t.CutAt == border && t.Cut.Since != 0:
+		return &t.Cut
+	}
+	return nil
+}
+
+// partOf is what a block adds to the round from start to border: estimated times waited
+// and runnable, in ns. The rule is that of c/offcpu.h, with the border as the end.
+func partOf(b *bpf.ProfileBlock, start, border uint64, minBlock time.Duration) (waited, queued uint64) {
+	length := border - b.Since
+	chance := uint64(b.Chance)
+	if length >= longBlockNS {
+		chance = chanceOne
+	}
+	if chance == 0 || length < uint64(minBlock) {
+		return 0, 0
+	}
+	from := max(b.Since, start)
+	woken := border
+	if b.Woken != 0 && b.Woken < border {
+		woken = max(b.Woken, from)
+	}
+	scale := func(ns uint64) uint64 { return uint64(float64(ns) * chanceOne / float64(chance)) }
+	return scale(woken - from), scale(border - woken)
+}
+
+// offCPUParts adds what the threads that were off their CPU at the end of a round have
+// waited in it, and gives frames to the entries whose frames an earlier round had.
+func (c *counter) offCPUParts(raw *rawRound, minBlock time.Duration) error {
+	known := make(map[framesKey]int, len(raw.keys)) // entries with frames
+	at := make(map[bpf.ProfileSampleKey]int)        // off-CPU entries
+	for i := range raw.keys {
+		k := &raw.keys[i]
+		if raw.values[i].Chunk != noChunk {
+			known[framesKeyOf(k)] = i
+		}
+		if bpf.ProfileSampleKind(k.Kind) == bpf.ProfileSampleKindSAMPLE_OFF_CPU {
+			at[*k] = i
+		}
+	}
+	still := map[framesKey]bool{}
+	add := func(key *bpf.ProfileSampleKey, wait bpf.ProfileWaitCause, ns uint64) {
+		if ns == 0 {
+			return
+		}
+		k := *key
+		k.Wait = uint8(wait)
+		i, ok := at[k]
+		if !ok {
+			i = len(raw.keys)
+			raw.keys = append(raw.keys, k)
+			raw.values = append(raw.values, bpf.ProfileSampleValue{Chunk: noChunk})
+			at[k] = i
+		}
+		raw.values[i].Count++
+		raw.values[i].Time += ns
+		raw.stats[bpf.ProfileRoundStatSTAT_TAKEN]++
+	}
+	err := c.eachThread(func(tid uint32, t *bpf.ProfileThreadState) {
+		if t.Now.Since != 0 && t.Now.Chance != 0 {
+			still[framesKeyOf(&t.Now.Key)] = true
+		}
+		b := blockAt(t, raw.endMono)
+		if b == nil {
+			return
+		}
+		// Was it read while the kernel wrote it? Then it has come back since.
+		var again bpf.ProfileThreadState
+		if b == &t.Now && c.kern.objs.Threads.Lookup(tid, &again) == nil && again.Now.Since != t.Now.Since {
+			if b = blockAt(&again, raw.endMono); b == nil {
+				return
+			}
+		}
+		key := b.Key
+		wait := bpf.ProfileWaitCause(key.Wait)
+		if b.Chance == 0 {
+			key.UserEnd = uint8(bpf.ProfileStackEndSTACK_NOT_SAMPLED)
+		}
+		waited, queued := partOf(b, raw.startMono, raw.endMono, minBlock)
+		add(&key, wait, waited)
+		add(&key, bpf.ProfileWaitCauseWAIT_RUN_QUEUE, queued)
+	})
+
+	// Frames: of this round, or of the one in which the thread went off its CPU.
+	var words []uint64
+	for i := range raw.keys {
+		k, v := &raw.keys[i], &raw.values[i]
+		n := int(k.UserLen) + int(k.KernelLen)
+		if v.Chunk != noChunk || n == 0 {
+			continue
+		}
+		if j, ok := known[framesKeyOf(k)]; ok {
+			v.Chunk, v.Word = raw.values[j].Chunk, raw.values[j].Word
+			continue
+		}
+		if frames := c.parked.frames[framesKeyOf(k)]; len(frames) == n {
+			v.Chunk, v.Word = parkedChunk, uint32(len(words))
+			words = append(words, frames...)
+		}
+	}
+	raw.words[parkedChunk] = words
+
+	next := make(map[framesKey][]uint64, len(still))
+	for k := range still {
+		if i, ok := known[k]; ok {
+			v := &raw.values[i]
+			n := uint32(k.userLen) + uint32(k.kernelLen)
+			if chunk := raw.words[v.Chunk]; uint64(v.Word)+uint64(n) <= uint64(len(chunk)) {
+				next[k] = append([]uint64(nil), chunk[v.Word:v.Word+n]...)
+			}
+		} else if frames := c.parked.frames[k]; frames != nil {
+			next[k] = frames
+		}
+	}
+	c.parked.frames = next
+	return err
+}
+
+// parkedChunk is where the frames are that no chunk of the round has.
+const parkedChunk = noChunk - 1
+
+// eachThread calls f with the state of each thread that the kernel follows, and forgets
+// those that have ended. The kernel goes on meanwhile.
+func (c *counter) eachThread(f func(tid uint32, t *bpf.ProfileThreadState)) error {
+	p := &c.parked
+	const size = 1024
+	if p.keys == nil {
+		p.keys, p.states = make([]uint32, size), make([]bpf.ProfileThreadState, size)
+	}
+	threads := c.kern.objs.Threads
+	seen := map[uint32]bool{} // a bucket may be read twice
+	var gone []uint32
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := threads.BatchLookup(&cursor, p.keys, p.states, nil)
+		for i := range p.keys[:n] {
+			if seen[p.keys[i]] {
+				continue
+			}
+			seen[p.keys[i]] = true
+			f(p.keys[i], &p.states[i])
+			if p.states[i].Gone != 0 {
+				gone = append(gone, p.keys[i])
+			}
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read the threads that wait: %w", err)
+		}
+	}
+	for _, tid := range gone {
+		_ = threads.Delete(tid) // its number may be another thread's by now, which is seen at its next switch
+	}
+	return nil
+}
+
+// enterSleepers tells the kernel of the threads of a process that sleep since before it
+// was asked to look: their time is counted from now on, their stack is not known.
+func (k *kernelSide) enterSleepers(id identity, execID uint32, sleeping []uint32, now uint64, asleep func(tid uint32) bool) {
+	var t bpf.ProfileThreadState
+	t.Now.Since = now
+	t.Now.Key = bpf.ProfileSampleKey{
+		Start: uint64(id.start) * nsPerTick, Tgid: id.pid, ExecId: execID,
+		Kind: uint8(bpf.ProfileSampleKindSAMPLE_OFF_CPU),
+	}
+	for _, tid := range sleeping {
+		if err := k.objs.Threads.Update(tid, &t, ebpf.UpdateNoExist); err != nil {
+			if !errors.Is(err, ebpf.ErrKeyExist) {
+				level.Debug(k.logger).Log("msg", "cannot follow a thread that sleeps", "pid", id.pid, "err", err)
+				return
+			}
+			continue
+		}
+		if !asleep(tid) {
+			// It woke in between, before or after it was entered.
+			var now bpf.ProfileThreadState
+			if k.objs.Threads.Lookup(tid, &now) == nil && now.Now.Since == t.Now.Since {
+				_ = k.objs.Threads.Delete(tid)
+			}
+		}
+	}
+}
