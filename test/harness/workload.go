@@ -152,6 +152,7 @@ type ThreadTruth struct {
 	Function  string  `json:"function"` // that it is in all the time
 	Elapsed   float64 `json:"elapsed"`
 	CPU       float64 `json:"cpu"`
+	SchedCPU  float64 `json:"sched_cpu"` // CPU by the scheduler's clock, for comparison
 	RunQueue  float64 `json:"run_queue"` // runnable, but on no CPU
 	Waited    float64 `json:"waited"`    // in its waits, neither on a CPU nor runnable
 	Other     float64 `json:"other"`     // of it, in what is not the wait that the thread is for
@@ -164,6 +165,16 @@ type ThreadTruth struct {
 
 // OffCPU is how long the thread was on no CPU.
 func (t ThreadTruth) OffCPU() float64 { return t.Elapsed - t.CPU }
+
+// Runnable is how long the thread was runnable, but on no CPU. Of one that never waits it is
+// all the time off CPU: the scheduler's RunQueue begins at the wake-up of the thread that
+// preempts, some microseconds early.
+func (t ThreadTruth) Runnable() float64 {
+	if t.Waits == 0 {
+		return t.OffCPU()
+	}
+	return t.RunQueue
+}
 
 // BlockTruth is what short blocks in a function add up to.
 type BlockTruth struct {
