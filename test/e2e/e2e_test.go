@@ -122,7 +122,7 @@ func TestPushAndStore(t *testing.T) {
 				for thread, truth := range truthT.Threads {
 					p := read(t, s, selector("threads", fmt.Sprintf(", thread=%q", thread)), from, until, nil)
 					burn := harness.InFunction("thread_burn")
-					harness.CheckShare(t, thread, p.Samples(burn), all.Samples(burn), truth/sum)
+					harness.CheckShare(t, thread, p.Samples(burn), all.Samples(burn), truth.CPU/sum)
 				}
 			})
 		})

@@ -41,12 +41,17 @@ var recipes = map[string]recipe{
 	"plugin_a.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_a", "-DPADDING=64"}},
 	"plugin_b.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_b", "-DPADDING=8192"}},
 
+	"waits":       {source: "c/waits.c"},
+	"switches":    {source: "c/switches.c"},
+	"shortblocks": {source: "c/shortblocks.c", flags: []string{"-lm"}},
+
 	"split-nofp":       {source: "c/split.c", flags: noFP},
 	"split-apart":      {source: "c/split.c", flags: append([]string{"-g"}, noFP...), apart: true},
 	"split-inlined":    {source: "c/split.c", flags: append([]string{"-g", "-DFRAME=inline __attribute__((always_inline))"}, noFP...)},
 	"deep-nofp":        {source: "c/deep.c", flags: noFP},
 	"shortlived-nofp":  {source: "c/shortlived.c", flags: noFP},
 	"signals-nofp":     {source: "c/signals.c", flags: noFP},
+	"waits-nofp":       {source: "c/waits.c", flags: noFP},
 	"shapes-nofp":      {source: "c/shapes.cc", flags: noFP},
 	"dlhost-nofp":      {source: "c/dlhost.c", flags: append([]string{"-ldl"}, noFP...)},
 	"plugin_a-nofp.so": {source: "c/plugin.c", flags: append([]string{"-shared", "-fPIC", "-DPLUGIN=plugin_a", "-DPADDING=64"}, noFP...)},
@@ -89,7 +94,7 @@ func buildWorkload(name string) (string, error) {
 			return command(folder, nil, "go", args...)
 		}
 		source := filepath.Join(folder, r.source)
-		if fresh(out, source, filepath.Join(folder, "c", "workload.h")) {
+		if fresh(out, source, filepath.Join(folder, "c", "workload.h"), filepath.Join(folder, "c", "offcpu.h")) {
 			return nil
 		}
 		err := command(folder, nil, compiler, slices.Concat(cFlags, []string{"-o", out, source}, r.flags)...)
@@ -126,14 +131,55 @@ func fresh(file string, from ...string) bool {
 	return true
 }
 
-// Truth is what a workload says of itself: CPU seconds.
+// Truth is what a workload says of itself. Times are in seconds.
 type Truth struct {
-	Functions    map[string]float64 `json:"functions"`
-	Threads      map[string]float64 `json:"threads"`
-	Total        float64            `json:"total"` // of the process, and of its children if it has any
-	Children     int                `json:"children"`
-	StacksWalked uint64             `json:"stacks_walked"`
-	SameAddress  bool               `json:"same_address"`
+	Functions    map[string]float64     `json:"functions"` // CPU time
+	Threads      map[string]ThreadTruth `json:"threads"`
+	Blocks       map[string]BlockTruth  `json:"blocks"` // by function
+	Total        float64                `json:"total"`  // CPU time of the process, and of its children if it has any
+	Children     int                    `json:"children"`
+	StacksWalked uint64                 `json:"stacks_walked"`
+	SameAddress  bool                   `json:"same_address"`
+	RoundTrips   uint64                 `json:"round_trips"`
+	Switches     uint64                 `json:"switches"` // of its threads, to any other
+	Elapsed      float64                `json:"elapsed"`
+}
+
+// ThreadTruth is what a thread of a workload says of itself, from its first statement to its
+// last. Workloads that wait fill in all of it, others the CPU time only. Times are in
+// seconds; Elapsed is CPU + RunQueue + Waited but for what the clocks miss of each other.
+type ThreadTruth struct {
+	Function  string  `json:"function"` // that it is in all the time
+	Elapsed   float64 `json:"elapsed"`
+	CPU       float64 `json:"cpu"`
+	SchedCPU  float64 `json:"sched_cpu"` // CPU by the scheduler's clock, for comparison
+	RunQueue  float64 `json:"run_queue"` // runnable, but on no CPU
+	Waited    float64 `json:"waited"`    // in its waits, neither on a CPU nor runnable
+	Other     float64 `json:"other"`     // of it, in what is not the wait that the thread is for
+	Asked     float64 `json:"asked"`     // what it asked to wait, 0 if another thread decides
+	Waits     int     `json:"waits"`
+	Switches  int     `json:"switches"`
+	Preempted int     `json:"preempted"` // of the switches
+	TID       int     `json:"tid"`
+}
+
+// OffCPU is how long the thread was on no CPU.
+func (t ThreadTruth) OffCPU() float64 { return t.Elapsed - t.CPU }
+
+// Runnable is how long the thread was runnable, but on no CPU. Of one that never waits it is
+// all the time off CPU: the scheduler's RunQueue begins at the wake-up of the thread that
+// preempts, some microseconds early.
+func (t ThreadTruth) Runnable() float64 {
+	if t.Waits == 0 {
+		return t.OffCPU()
+	}
+	return t.RunQueue
+}
+
+// BlockTruth is what short blocks in a function add up to.
+type BlockTruth struct {
+	OffCPU float64 `json:"off_cpu"` // on no CPU, whether blocked or runnable
+	Waits  int     `json:"waits"`
 }
 
 // Workload is a running program with a known profile.
@@ -234,8 +280,14 @@ func (w *Workload) Wait(t TB) Truth {
 		sum.Children += one.Children
 		sum.StacksWalked += one.StacksWalked
 		sum.SameAddress = sum.SameAddress || one.SameAddress
+		sum.RoundTrips += one.RoundTrips
+		sum.Switches += one.Switches
+		sum.Elapsed = max(sum.Elapsed, one.Elapsed)
 		if one.Threads != nil {
 			sum.Threads = one.Threads
+		}
+		if one.Blocks != nil {
+			sum.Blocks = one.Blocks
 		}
 	}
 	if sum.Total == 0 {

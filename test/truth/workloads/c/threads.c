@@ -75,7 +75,7 @@ int main(int argc, char **argv)
 	printf("{\"threads\":{");
 	for (int i = 0; i < n; i++) {
 		pthread_join(burners[i].thread, NULL);
-		printf("%s\"%s\":%.6f", i ? "," : "", burners[i].name, seconds(burners[i].spent));
+		printf("%s\"%s\":{\"cpu\":%.6f}", i ? "," : "", burners[i].name, seconds(burners[i].spent));
 		sum += burners[i].spent;
 	}
 	printf("},\"functions\":{\"thread_burn\":%.6f},\"total\":%.6f}\n", seconds(sum), usage_s(RUSAGE_SELF));

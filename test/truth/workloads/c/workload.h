@@ -109,6 +109,7 @@ static inline double seconds(int64_t ns) { return (double)ns / 1e9; }
 
 /* The truth is printed as one JSON object a line:
  *   {"functions":{"name":SECONDS,...},"total":SECONDS,...}
- * where total is the CPU time of the whole process. */
+ * where total is the CPU time of the whole process. What else may be in it is in
+ * harness.Truth. */
 
 #endif

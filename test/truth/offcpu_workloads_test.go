@@ -1,0 +1,78 @@
+package truth
+
+import (
+	"math"
+	"testing"
+
+	"github.com/spanflame/spanflame/test/harness"
+)
+
+// The workloads of off-CPU profiles measure themselves with clocks of which each could be
+// wrong. These tests need no agent: they hold the clocks against each other.
+
+// TestWaitsOwnAccount compares, for each thread, its elapsed time with the sum of what it
+// was used for, and its waits with what it asked for.
+func TestWaitsOwnAccount(t *testing.T) {
+	harness.NeedRoot(t) // for perf's task clock
+	for _, workload := range []string{"waits", "waits-nofp"} {
+		t.Run(workload, func(t *testing.T) {
+			truth := harness.StartWorkload(t, workload, 4, t.TempDir(), 0).Wait(t)
+			if len(truth.Threads) != 14 {
+				t.Errorf("%d threads, want 14", len(truth.Threads))
+			}
+			for name, th := range truth.Threads {
+				cpu := th.CPU
+				if th.Waits == 0 { // the scheduler's clocks go together
+					cpu = th.SchedCPU
+				}
+				near(t, name+": CPU + run queue + waited", cpu+th.RunQueue+th.Waited, th.Elapsed, 0.02)
+				if th.Asked > 0 {
+					near(t, name+": waited, for what was asked", th.Waited, th.Asked, 0.02)
+				}
+			}
+			for _, name := range []string{"wait_fault", "wait_disk"} {
+				if th := truth.Threads[name]; th.Switches-th.Preempted < th.Waits/4 {
+					t.Errorf("%s: only %d of %d waits blocked", name, th.Switches-th.Preempted, th.Waits)
+				}
+			}
+			for _, name := range []string{"preempted_a", "preempted_b"} {
+				if th := truth.Threads[name]; th.RunQueue < 0.4*th.Elapsed {
+					t.Errorf("%s: %.3f of %.3f s on the run queue: the other one shares its CPU", name, th.RunQueue, th.Elapsed)
+				}
+			}
+		})
+	}
+}
+
+// TestShortBlocksOwnAccount compares the blocks measured one by one with what the threads
+// were off CPU in all.
+func TestShortBlocksOwnAccount(t *testing.T) {
+	harness.NeedRoot(t)
+	truth := harness.StartWorkload(t, "shortblocks", 100000, 15, 50, 2, 0).Wait(t)
+	var blocks, threads, preempted float64
+	waits, switches := 0, 0
+	for name, b := range truth.Blocks {
+		t.Logf("%s: %d waits, %.1f µs off CPU on average", name, b.Waits, 1e6*b.OffCPU/float64(b.Waits))
+		blocks += b.OffCPU
+		waits += b.Waits
+	}
+	for _, th := range truth.Threads {
+		threads += th.OffCPU()
+		preempted += th.RunQueue
+		switches += th.Switches - th.Preempted
+	}
+	// Preemptions between the blocks are not in them.
+	near(t, "off CPU, block by block", blocks, threads, 0.01+preempted/threads)
+	near(t, "voluntary switches, for blocks", float64(switches), float64(waits), 0.02)
+}
+
+// near tests that a number is within a part of what it should be.
+func near(t *testing.T, what string, got, want, tolerance float64) {
+	t.Helper()
+	off := got/want - 1
+	if !(math.Abs(off) <= tolerance) {
+		t.Errorf("%s: %.4f, want %.4f: off by %+.2f %%, %.2f %% are allowed", what, got, want, 100*off, 100*tolerance)
+		return
+	}
+	t.Logf("%s: %.4f, want %.4f (%+.3f %%)", what, got, want, 100*off)
+}
