@@ -41,7 +41,7 @@ const (
 
 // Defaults of OffCPUOptions.
 const (
-	DefaultMaxEvents  = 500
+	DefaultMaxEvents  = 1000
 	MaxMaxEvents      = 100_000
 	DefaultMaxThreads = 16384
 )

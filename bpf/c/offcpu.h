@@ -26,7 +26,7 @@
 
 /* Written by the agent while the programs run. */
 volatile u64 min_block = 1000000;   /* ns */
-volatile u32 max_kept = 50;         /* stacks a window and CPU */
+volatile u32 max_kept = 100;        /* stacks a window and CPU */
 
 #define WINDOW_NS 100000000ULL
 #define MAX_FACTOR (1ULL << 36) /* blocks of 16 us are certain */
@@ -86,12 +86,13 @@ static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now)
 		u64 budget = passed >= 100 * WINDOW_NS ? 100ULL * max_kept : passed * max_kept / WINDOW_NS;
 		u64 factor = rate->factor ? rate->factor : MAX_FACTOR;
 
-		if (budget >= 4ULL * rate->kept)
-			factor *= 4;
+		/* Halfway to where it would have been right, for the next window will differ. */
+		if (budget >= 3ULL * rate->kept)
+			factor *= 2;
 		else if (4 * budget <= rate->kept)
 			factor /= 4;
 		else
-			factor = factor / rate->kept * budget;
+			factor = (factor + factor / rate->kept * budget) / 2;
 		if (factor > MAX_FACTOR)
 			factor = MAX_FACTOR;
 		if (factor < MIN_FACTOR)
