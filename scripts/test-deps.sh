@@ -10,6 +10,7 @@ needed=(
   lld-19          # arm64 programs for the tests of unwinding
   libbpf-dev      # bpf_helpers.h and its like
   bpftool         # statistics of BPF programs, in bench
+  bpftrace        # oracle of off-CPU profiles
   gcc g++ libc6-dev # programs that tests profile; cgo, for the race detector
   binutils        # addr2line, nm, objcopy, strip, readelf: oracles and test data
   elfutils        # eu-strip and eu-readelf

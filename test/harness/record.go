@@ -49,6 +49,27 @@ func StartRecord(t TB, d time.Duration, args ...string) *Recording {
 	return r
 }
 
+// WaitBegun waits until samples are taken.
+func (r *Recording) WaitBegun(t TB) {
+	t.Helper()
+	Eventually(t, 30*time.Second, "record takes samples", func() error {
+		if !r.Running() {
+			t.Fatalf("record ended with exit code %d", r.code)
+		}
+		if !strings.Contains(r.Stderr(), "recording ") {
+			return errors.New("it says nothing of it")
+		}
+		return nil
+	})
+}
+
+// Stop ends the recording before its time, which keeps what was recorded, and waits for it.
+func (r *Recording) Stop(t TB) (*Profile, Account) {
+	t.Helper()
+	r.Signal(t, os.Interrupt)
+	return r.Wait(t)
+}
+
 // Wait waits for the end and returns the profile and the account. It fails the test
 // if the account does not add up to the sample, or is not that of the profile.
 func (r *Recording) Wait(t TB) (*Profile, Account) {

@@ -1,0 +1,171 @@
+package harness
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	pprof "github.com/google/pprof/profile"
+)
+
+// How off-CPU profiles are asked for, and what is in them.
+const (
+	// OffCPUFlag makes record write a second file, of off-CPU time.
+	OffCPUFlag = "--off-cpu"
+	// ThreadsFlag makes it keep threads apart.
+	ThreadsFlag = "--threads"
+	// OffCPUSampleType is the type of the values, in nanoseconds.
+	OffCPUSampleType = "off_cpu"
+	// WaitLabel says why a thread waited: one of the Wait… below.
+	WaitLabel = "wait"
+	// ThreadLabel is the thread's name.
+	ThreadLabel = "thread"
+	// MinBlock is the agent's default: the sums of shorter spells off CPU are estimated.
+	MinBlock = time.Millisecond
+)
+
+// Values of WaitLabel.
+const (
+	WaitLock      = "lock"
+	WaitDisk      = "disk"
+	WaitNetwork   = "network"
+	WaitSleep     = "sleep"
+	WaitPipe      = "pipe"
+	WaitPoll      = "poll"
+	WaitPageFault = "page_fault"
+	WaitRunQueue  = "run_queue"
+	WaitOther     = "other"
+)
+
+// offCPUFile is the second file that record writes: F.off_cpu.pb.gz beside F.pb.gz.
+func offCPUFile(file string) string {
+	return strings.TrimSuffix(file, ".pb.gz") + ".off_cpu.pb.gz"
+}
+
+// OffCPUProfile reads a profile of off-CPU time.
+type OffCPUProfile struct {
+	*pprof.Profile
+	value int // index of off_cpu/nanoseconds
+}
+
+// NewOffCPUProfile finds the profile's off-CPU time. It fails if there is none, or if the
+// profile is not whole.
+func NewOffCPUProfile(p *pprof.Profile) (*OffCPUProfile, error) {
+	if err := p.CheckValid(); err != nil {
+		return nil, err
+	}
+	for i, st := range p.SampleType {
+		if st.Type == OffCPUSampleType && st.Unit == "nanoseconds" {
+			return &OffCPUProfile{Profile: p, value: i}, nil
+		}
+	}
+	return nil, fmt.Errorf("the profile has no %s/nanoseconds: %v", OffCPUSampleType, p.SampleType)
+}
+
+// OffCPU reads the off-CPU profile of a recording that has ended.
+func (r *Recording) OffCPU(t TB) *OffCPUProfile {
+	t.Helper()
+	f, err := os.Open(offCPUFile(r.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	raw, err := pprof.Parse(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewOffCPUProfile(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Start is when the time that the profile covers begins.
+func (p *OffCPUProfile) Start() time.Time { return time.Unix(0, p.TimeNanos) }
+
+// End is when it ends.
+func (p *OffCPUProfile) End() time.Time { return p.Start().Add(time.Duration(p.DurationNanos)) }
+
+// Labelled matches samples whose label has one of the values.
+func Labelled(label string, values ...string) Match {
+	return func(s *pprof.Sample) bool {
+		return slices.ContainsFunc(s.Label[label], func(v string) bool { return slices.Contains(values, v) })
+	}
+}
+
+// Time is the off-CPU time of the samples that match; nil matches all.
+func (p *OffCPUProfile) Time(m Match) time.Duration {
+	var sum time.Duration
+	for _, s := range p.Sample {
+		if m == nil || m(s) {
+			sum += time.Duration(s.Value[p.value])
+		}
+	}
+	return sum
+}
+
+// By is the off-CPU time of the samples that match, by the value of a label; "" is the time
+// of those without it.
+func (p *OffCPUProfile) By(label string, m Match) map[string]time.Duration {
+	out := map[string]time.Duration{}
+	for _, s := range p.Sample {
+		if m != nil && !m(s) {
+			continue
+		}
+		value := ""
+		if v := s.Label[label]; len(v) > 0 {
+			value = v[0]
+		}
+		out[value] += time.Duration(s.Value[p.value])
+	}
+	return out
+}
+
+// Describe prints the stacks with most time, for the message of a test that fails.
+func (p *OffCPUProfile) Describe(m Match) string {
+	sum := map[string]time.Duration{}
+	for _, s := range p.Sample {
+		if m == nil || m(s) {
+			key := fmt.Sprintf("%v %v %s", s.Label[ThreadLabel], s.Label[WaitLabel], strings.Join(Frames(s), " < "))
+			sum[key] += time.Duration(s.Value[p.value])
+		}
+	}
+	var lines []string
+	for stack, d := range sum {
+		lines = append(lines, fmt.Sprintf("%9.4f  %s", d.Seconds(), stack))
+	}
+	slices.Sort(lines)
+	slices.Reverse(lines)
+	return "seconds off CPU, thread, wait, and stack (innermost first):\n" + strings.Join(lines[:min(len(lines), 30)], "\n")
+}
+
+// EstimateError is the standard deviation of the estimated sum of spells off CPU that are
+// all shorter than minBlock and that take total. A spell of d is taken with the probability
+// d/minBlock and then counts as minBlock, so that the sum's variance is that of
+// Σ d·(minBlock − d), which is no more than minBlock·total.
+func EstimateError(total, minBlock time.Duration) time.Duration {
+	return time.Duration(math.Sqrt(float64(minBlock) * float64(total)))
+}
+
+// SamplingError is the standard deviation of the CPU time that a sampler with this period
+// says a thread used: each tick of the elapsed time hits it with the same probability.
+func SamplingError(cpu, elapsed, period time.Duration) time.Duration {
+	n, busy := float64(elapsed)/float64(period), min(1, float64(cpu)/float64(elapsed))
+	return time.Duration(float64(period) * math.Sqrt(n*busy*(1-busy)))
+}
+
+// CheckNear tests that a time is what it should be, to within the tolerance.
+func CheckNear(t TB, what string, got, want, tolerance time.Duration) {
+	t.Helper()
+	off := got - want
+	text := fmt.Sprintf("%s: %.4f s, in truth %.4f s, off by %+.4f s", what, got.Seconds(), want.Seconds(), off.Seconds())
+	if off.Abs() > tolerance {
+		t.Errorf("%s, more than the %.4f s allowed", text, tolerance.Seconds())
+		return
+	}
+	t.Logf("%s (allowed %.4f s)", text, tolerance.Seconds())
+}
