@@ -84,6 +84,10 @@ bench: build ## Measure the agent on this machine and write bench/README.md; roo
 bench-unwind: build ## Measure how many stacks of stock programs are whole and write bench/unwind/README.md; root, takes about 9 minutes
 	$(GO) run ./bench/unwind -agent bin/spanflame -out bench/unwind/README.md
 
+.PHONY: bench-offcpu
+bench-offcpu: build ## Measure what off-CPU profiling costs threads that switch all the time and write bench/offcpu/README.md; root, takes about 8 minutes
+	$(GO) run ./bench/offcpu -agent bin/spanflame -out bench/offcpu/README.md
+
 ##@ Generate
 
 .PHONY: generate

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"errors"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -27,6 +28,44 @@ func SamplerCost(t TB, pid int) (time.Duration, uint64) {
 	}
 	t.Fatal("the agent has no program for perf events")
 	return 0, 0
+}
+
+// ProgramCost is what a BPF program has cost so far. The kernel counts it while its
+// statistics are switched on (ebpf.EnableStats).
+type ProgramCost struct {
+	Type    ebpf.ProgramType
+	Runs    uint64
+	RunTime time.Duration
+}
+
+// ProgramCosts are those of the programs that a process holds, by name. Programs of the same
+// name are added up.
+func ProgramCosts(t TB, pid int) map[string]ProgramCost {
+	t.Helper()
+	out, seen := map[string]ProgramCost{}, map[uint32]bool{}
+	for _, id := range HeldKernelObjects(t, pid).Programs {
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+		if err != nil {
+			continue
+		}
+		stats, err := p.Stats()
+		info, err2 := p.Info()
+		kind := p.Type()
+		_ = p.Close() // only read from
+		if err = errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		c := out[info.Name]
+		c.Type = kind
+		c.Runs += stats.RunCount
+		c.RunTime += stats.Runtime
+		out[info.Name] = c
+	}
+	return out
 }
 
 // KernelMapBytes is how many BPF maps a process holds, and what they take of the kernel's
