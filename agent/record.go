@@ -34,7 +34,7 @@ type RecordOptions struct {
 	Frequency int           // samples a second and CPU
 	Threads   bool
 	OffCPU    bool          // the time off the CPU as well
-	MinBlock  time.Duration // the shortest of it that counts
+	MinBlock  time.Duration // from which length on all of it is sampled
 	Output    string        // file of the pprof, "" for none, "-" for the standard output
 	JSON      bool          // print the account as JSON instead of the top
 }
@@ -215,7 +215,7 @@ wait:
 	if err := tops.print(out, name, b, sampled.Sub(begun), opts.Output); err != nil || !opts.OffCPU {
 		return err
 	}
-	return waits.print(out, name, off, opts.MinBlock, offPath)
+	return waits.print(out, name, off, offPath)
 }
 
 // offCPUPath is the file of the time off the CPU beside that of the CPU's:
@@ -240,7 +240,7 @@ func (t waitTable) add(s *ebpfspy.Sample) {
 	t[why] += s.Time
 }
 
-func (t waitTable) print(w io.Writer, name string, off ebpfspy.OffCPUInfo, minBlock time.Duration, file string) error {
+func (t waitTable) print(w io.Writer, name string, off ebpfspy.OffCPUInfo, file string) error {
 	whys := slices.Sorted(maps.Keys(t))
 	slices.SortStableFunc(whys, func(a, b string) int { return cmp.Compare(t[b], t[a]) })
 	var total time.Duration
@@ -255,8 +255,7 @@ func (t waitTable) print(w io.Writer, name string, off ebpfspy.OffCPUInfo, minBl
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "of %d times, %d were sampled and stand for %d more, and %d (%s in all) were shorter than %s\n",
-		off.Sampled+off.LeftOut+off.Short, off.Sampled, off.LeftOut, off.Short, off.ShortTime.Round(time.Millisecond), minBlock)
+	fmt.Fprintf(w, "%d times, of which %d were sampled and stand for the others\n", off.Sampled+off.LeftOut, off.Sampled)
 	if off.Untracked > 0 {
 		fmt.Fprintf(w, "%d times of threads that there was no room for were left out\n", off.Untracked)
 	}

@@ -102,17 +102,15 @@ const (
 	ProfileRoundStatSTAT_NO_TARGET       ProfileRoundStat = 1
 	ProfileRoundStatSTAT_STACK_MAP_FULL  ProfileRoundStat = 2
 	ProfileRoundStatSTAT_COUNTS_MAP_FULL ProfileRoundStat = 3
-	ProfileRoundStatSTAT_OFF_SHORT       ProfileRoundStat = 4
-	ProfileRoundStatSTAT_OFF_SHORT_NS    ProfileRoundStat = 5
-	ProfileRoundStatSTAT_OFF_SAMPLED     ProfileRoundStat = 6
-	ProfileRoundStatSTAT_OFF_LEFT_OUT    ProfileRoundStat = 7
-	ProfileRoundStatSTAT_OFF_UNTRACKED   ProfileRoundStat = 8
-	ProfileRoundStatSTAT_MAX             ProfileRoundStat = 9
+	ProfileRoundStatSTAT_OFF_SAMPLED     ProfileRoundStat = 4
+	ProfileRoundStatSTAT_OFF_LEFT_OUT    ProfileRoundStat = 5
+	ProfileRoundStatSTAT_OFF_UNTRACKED   ProfileRoundStat = 6
+	ProfileRoundStatSTAT_MAX             ProfileRoundStat = 7
 )
 
 type ProfileRoundStats struct {
 	_ structs.HostLayout
-	N [9]uint64
+	N [7]uint64
 }
 
 type ProfileSampleKey struct {
@@ -332,8 +330,8 @@ const (
 	ProfileVarCurrentRound         = "current_round"
 	ProfileVarHashSeed             = "hash_seed"
 	ProfileVarHaveExcluded         = "have_excluded"
+	ProfileVarMaxFactor            = "max_factor"
 	ProfileVarMaxKept              = "max_kept"
-	ProfileVarMinBlock             = "min_block"
 	ProfileVarNoState              = "no_state"
 	ProfileVarRoundBegan           = "round_began"
 	ProfileVarTypeCfaKind          = "type_cfa_kind"
@@ -438,8 +436,8 @@ type ProfileVariableSpecs struct {
 	CurrentRound         *ebpf.VariableSpec `ebpf:"current_round"`
 	HashSeed             *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.VariableSpec `ebpf:"have_excluded"`
+	MaxFactor            *ebpf.VariableSpec `ebpf:"max_factor"`
 	MaxKept              *ebpf.VariableSpec `ebpf:"max_kept"`
-	MinBlock             *ebpf.VariableSpec `ebpf:"min_block"`
 	NoState              *ebpf.VariableSpec `ebpf:"no_state"`
 	RoundBegan           *ebpf.VariableSpec `ebpf:"round_began"`
 	TypeCfaKind          *ebpf.VariableSpec `ebpf:"type_cfa_kind"`
@@ -532,8 +530,8 @@ type ProfileVariables struct {
 	CurrentRound         *ebpf.Variable `ebpf:"current_round"`
 	HashSeed             *ebpf.Variable `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.Variable `ebpf:"have_excluded"`
+	MaxFactor            *ebpf.Variable `ebpf:"max_factor"`
 	MaxKept              *ebpf.Variable `ebpf:"max_kept"`
-	MinBlock             *ebpf.Variable `ebpf:"min_block"`
 	NoState              *ebpf.Variable `ebpf:"no_state"`
 	RoundBegan           *ebpf.Variable `ebpf:"round_began"`
 	TypeCfaKind          *ebpf.Variable `ebpf:"type_cfa_kind"`

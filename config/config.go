@@ -65,7 +65,8 @@ type CPU struct {
 // while others run.
 type OffCPU struct {
 	Enabled bool `yaml:"enabled"`
-	// MinBlock is the shortest time off the CPU that is profiled; 0: all.
+	// MinBlock is from which length on each time off the CPU is sampled, as long as
+	// MaxEventsPerSecond allows; shorter ones are sampled in proportion to their length.
 	MinBlock model.Duration `yaml:"min_block"`
 	// MaxEventsPerSecond bounds the stacks that are taken on each CPU. Those that are
 	// taken stand for all.

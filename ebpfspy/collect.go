@@ -90,7 +90,7 @@ func (s *Session) CollectProfiles(f func(*Sample)) (RoundInfo, error) {
 // takeRound ends the current round and reads it. It returns what it could read,
 // with what went wrong. The caller holds life.
 func (s *Session) takeRound() (*rawRound, error) {
-	raw := &rawRound{start: s.started, startMono: s.startNS, period: s.opts.period(), minBlock: s.opts.OffCPU.MinBlock, number: s.round}
+	raw := &rawRound{start: s.started, startMono: s.startNS, period: s.opts.period(), number: s.round}
 	raw.end, raw.endMono = time.Now(), monotonic()
 	old, err := s.count.flip(raw.endMono)
 	if err != nil {
@@ -127,19 +127,15 @@ func (s *Session) settleKernel(raw *rawRound) {
 
 // OffCPUInfo says what the off-CPU sampler saw: times that a thread was off its CPU.
 type OffCPUInfo struct {
-	Sampled   uint64        `json:"sampled"`    // under their stack
-	LeftOut   uint64        `json:"left_out"`   // by the sampling rule: the sampled ones stand for them
-	Short     uint64        `json:"short"`      // shorter than MinBlock
-	ShortTime time.Duration `json:"short_time"` // of these, ns
-	Untracked uint64        `json:"untracked"`  // of threads that there was no room for
+	Sampled   uint64 `json:"sampled"`   // under their stack
+	LeftOut   uint64 `json:"left_out"`  // by the sampling rule: the sampled ones stand for them
+	Untracked uint64 `json:"untracked"` // of threads that there was no room for
 }
 
 // Add adds what another round saw.
 func (o *OffCPUInfo) Add(p OffCPUInfo) {
 	o.Sampled += p.Sampled
 	o.LeftOut += p.LeftOut
-	o.Short += p.Short
-	o.ShortTime += p.ShortTime
 	o.Untracked += p.Untracked
 }
 
@@ -148,15 +144,12 @@ func (s *Session) countOffCPU(raw *rawRound, info *RoundInfo) {
 	o := OffCPUInfo{
 		Sampled:   raw.stats[bpf.ProfileRoundStatSTAT_OFF_SAMPLED],
 		LeftOut:   raw.stats[bpf.ProfileRoundStatSTAT_OFF_LEFT_OUT],
-		Short:     raw.stats[bpf.ProfileRoundStatSTAT_OFF_SHORT],
-		ShortTime: time.Duration(raw.stats[bpf.ProfileRoundStatSTAT_OFF_SHORT_NS]),
 		Untracked: raw.stats[bpf.ProfileRoundStatSTAT_OFF_UNTRACKED],
 	}
 	info.OffCPU.Add(o)
-	for result, n := range map[string]uint64{"sampled": o.Sampled, "left_out": o.LeftOut, "short": o.Short, "untracked": o.Untracked} {
+	for result, n := range map[string]uint64{"sampled": o.Sampled, "left_out": o.LeftOut, "untracked": o.Untracked} {
 		s.metrics.offCPU.WithLabelValues(result).Add(float64(n))
 	}
-	s.metrics.offCPUShort.Add(o.ShortTime.Seconds())
 }
 
 // subject is one program of one process, as a round sees it.

@@ -12,7 +12,6 @@ type metrics struct {
 	stackEnds         *prometheus.CounterVec
 	executableEnds    *prometheus.CounterVec
 	offCPU            *prometheus.CounterVec
-	offCPUShort       prometheus.Counter
 	processes         prometheus.Gauge
 	files             prometheus.Gauge
 	locations         prometheus.Gauge
@@ -52,9 +51,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: ns + "executable_user_stacks_total", Help: "Samples of an executable by how their user stack ended.",
 		}, []string{"exe", "end"}),
 		offCPU: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: ns + "off_cpu_blocks_total", Help: "Times that a thread was off its CPU, by what became of them: sampled, left_out by the sampling rule (the sampled ones stand for them), short (less than min_block), untracked (no room for the thread).",
+			Name: ns + "off_cpu_blocks_total", Help: "Times that a thread was off its CPU, by what became of them: sampled, left_out by the sampling rule (the sampled ones stand for them), untracked (no room for the thread).",
 		}, []string{"result"}),
-		offCPUShort:     counter("off_cpu_short_seconds_total", "Time off the CPU in blocks shorter than min_block, which is in no profile."),
 		processes:       gauge("processes", "Processes that are followed."),
 		files:           gauge("files", "Executable files that are mapped."),
 		locations:       gauge("locations", "Resolved addresses that are kept."),
@@ -77,7 +75,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for _, c := range []prometheus.Collector{
 		m.lostRecords, m.lostProcessEvents, m.repairs, m.mismatches, m.roundSeconds, m.roundStacks,
 		m.stackEnds, m.executableEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
-		m.offCPU, m.offCPUShort, m.tables, m.tableBytes, m.tableRows, m.tableSeconds, m.tablesEvicted, m.tablesDenied, m.tableErrors,
+		m.offCPU, m.tables, m.tableBytes, m.tableRows, m.tableSeconds, m.tablesEvicted, m.tablesDenied, m.tableErrors,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err

@@ -17,8 +17,9 @@ import (
 // c/offcpu.h.
 type OffCPUOptions struct {
 	Enabled bool
-	// MinBlock is the shortest time off the CPU that is profiled; shorter ones are only
-	// counted. 0: all.
+	// MinBlock is from which length on each time off the CPU is sampled, as long as
+	// MaxEvents allows; shorter ones are sampled in proportion to their length, and stand
+	// for the others. 0: all.
 	MinBlock time.Duration
 	// MaxEvents bounds the stacks that are taken, a second and CPU, over a tenth of a
 	// second; 0: DefaultMaxEvents.
@@ -100,7 +101,7 @@ func (k *kernelSide) detachOffCPU() error {
 // setOffCPU changes what the running sampler does.
 func (k *kernelSide) setOffCPU(o OffCPUOptions) error {
 	return errors.Join(
-		k.objs.MinBlock.Set(uint64(o.MinBlock.Nanoseconds())),
+		k.objs.MaxFactor.Set((1<<40)/max(uint64(o.MinBlock.Nanoseconds())/1024, 1)),
 		k.objs.MaxKept.Set(uint32(max(o.MaxEvents/windowsASecond, 1))),
 	)
 }
@@ -136,13 +137,13 @@ func blockAt(t *bpf.ProfileThreadState, border uint64) *bpf.ProfileBlock {
 
 // partOf is what a block adds to the round from start to border: estimated times waited
 // and runnable, in ns. The rule is that of c/offcpu.h, with the border as the end.
-func partOf(b *bpf.ProfileBlock, start, border uint64, minBlock time.Duration) (waited, queued uint64) {
+func partOf(b *bpf.ProfileBlock, start, border uint64) (waited, queued uint64) {
 	length := border - b.Since
 	chance := uint64(b.Chance)
 	if length >= longBlockNS {
 		chance = chanceOne
 	}
-	if chance == 0 || length < uint64(minBlock) {
+	if chance == 0 {
 		return 0, 0
 	}
 	from := max(b.Since, start)
@@ -156,7 +157,7 @@ func partOf(b *bpf.ProfileBlock, start, border uint64, minBlock time.Duration) (
 
 // offCPUParts adds what the threads that were off their CPU at the end of a round have
 // waited in it, and gives frames to the entries whose frames an earlier round had.
-func (c *counter) offCPUParts(raw *rawRound, minBlock time.Duration) error {
+func (c *counter) offCPUParts(raw *rawRound) error {
 	known := make(map[framesKey]int, len(raw.keys)) // entries with frames
 	at := make(map[bpf.ProfileSampleKey]int)        // off-CPU entries
 	for i := range raw.keys {
@@ -206,7 +207,7 @@ func (c *counter) offCPUParts(raw *rawRound, minBlock time.Duration) error {
 		if b.Chance == 0 {
 			key.UserEnd = uint8(bpf.ProfileStackEndSTACK_NOT_SAMPLED)
 		}
-		waited, queued := partOf(b, raw.startMono, raw.endMono, minBlock)
+		waited, queued := partOf(b, raw.startMono, raw.endMono)
 		add(&key, wait, waited)
 		add(&key, bpf.ProfileWaitCauseWAIT_RUN_QUEUE, queued)
 	})
@@ -286,16 +287,31 @@ func (c *counter) eachThread(f func(tid uint32, t *bpf.ProfileThreadState)) erro
 	return nil
 }
 
+// sleeper is a thread that sleeps.
+type sleeper struct {
+	tid  uint32
+	comm string
+}
+
 // enterSleepers tells the kernel of the threads of a process that sleep since before it
 // was asked to look: their time is counted from now on, their stack is not known.
-func (k *kernelSide) enterSleepers(id identity, execID uint32, sleeping []uint32, now uint64, asleep func(tid uint32) bool) {
-	var t bpf.ProfileThreadState
-	t.Now.Since = now
-	t.Now.Key = bpf.ProfileSampleKey{
-		Start: uint64(id.start) * nsPerTick, Tgid: id.pid, ExecId: execID,
-		Kind: uint8(bpf.ProfileSampleKindSAMPLE_OFF_CPU),
-	}
-	for _, tid := range sleeping {
+func (k *kernelSide) enterSleepers(id identity, sleeping []sleeper, now uint64, asleep func(tid uint32) bool) {
+	for _, s := range sleeping {
+		tid := s.tid
+		var t bpf.ProfileThreadState
+		t.Now.Since = now
+		t.Now.Key = bpf.ProfileSampleKey{
+			Start: uint64(id.start) * nsPerTick, Tgid: id.pid, ExecId: anyExec,
+			Kind: uint8(bpf.ProfileSampleKindSAMPLE_OFF_CPU),
+		}
+		if k.opts.Threads {
+			t.Now.Key.Tid = tid
+		}
+		if k.opts.CommFrame || k.opts.Threads {
+			for i := range min(len(s.comm), len(t.Now.Key.Comm)-1) {
+				t.Now.Key.Comm[i] = int8(s.comm[i])
+			}
+		}
 		if err := k.objs.Threads.Update(tid, &t, ebpf.UpdateNoExist); err != nil {
 			if !errors.Is(err, ebpf.ErrKeyExist) {
 				level.Debug(k.logger).Log("msg", "cannot follow a thread that sleeps", "pid", id.pid, "err", err)

@@ -18,7 +18,6 @@ type rawRound struct {
 	startMono  uint64    // CLOCK_MONOTONIC, ns
 	endMono    uint64
 	period     time.Duration // that one sample stands for
-	minBlock   time.Duration
 	number     uint64
 
 	keys   []bpf.ProfileSampleKey
@@ -115,7 +114,7 @@ func (c *counter) drain(r uint32, out *rawRound) error {
 		errs = append(errs, err)
 	}
 	if c.kern.offCPU {
-		if err := c.offCPUParts(out, out.minBlock); err != nil {
+		if err := c.offCPUParts(out); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -87,8 +87,8 @@ func (s *Session) enterSleepers() {
 	}
 	s.mu.Unlock()
 	for _, sub := range subs {
-		if s.findTarget(sub); sub.reason == ledger.NoTarget {
-			continue
+		if s.findTarget(sub); sub.reason == ledger.NoTarget || len(sub.maps.list) == 0 {
+			continue // a thread of the kernel has no mappings
 		}
 		id := sub.proc.id
 		dir := s.procfs + "/" + strconv.FormatUint(uint64(id.pid), 10) + "/task"
@@ -103,12 +103,12 @@ func (s *Session) enterSleepers() {
 			}
 			continue
 		}
-		var sleeping []uint32
+		var sleeping []sleeper
 		for _, tid := range tids {
-			if asleep(tid) {
-				sleeping = append(sleeping, tid)
+			if t, err := sd.ReadThread(s.procfs, sd.PID(id.pid), int(tid)); err == nil && t.Asleep {
+				sleeping = append(sleeping, sleeper{tid, t.Comm})
 			}
 		}
-		s.kern.enterSleepers(id, anyExec, sleeping, now, asleep)
+		s.kern.enterSleepers(id, sleeping, now, asleep)
 	}
 }

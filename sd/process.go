@@ -105,7 +105,7 @@ func ReadStart(procfs string, pid PID) (StartTicks, error) {
 
 // Thread is what the proc file system says of a thread.
 type Thread struct {
-	ID     int
+	Comm   string
 	Asleep bool // neither running nor able to, nor ended
 }
 
@@ -118,7 +118,7 @@ func ReadThread(procfs string, pid PID, id int) (Thread, error) {
 	if err != nil {
 		return Thread{}, fmt.Errorf("read the state of thread %d: %w", id, err)
 	}
-	return Thread{ID: id, Asleep: !st.kernel && bytes.IndexByte([]byte("RZXx"), st.state) < 0}, nil
+	return Thread{Comm: st.comm, Asleep: !st.kernel && bytes.IndexByte([]byte("RZXx"), st.state) < 0}, nil
 }
 
 // ListProcesses reads all processes that the proc file system shows, in the order

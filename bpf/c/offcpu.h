@@ -11,8 +11,9 @@
  * drawn counts for those that were not: length / chance. As the chance depends on the
  * past alone, the expectation of the sum is the true sum, and the error of the sum is a
  * martingale (Horvitz and Thompson, 1952, with a chance that is fixed before each draw).
- * Blocks of LONG_BLOCK_NS and more count once and for themselves, with the innermost
- * frame alone if they were not drawn. Those below min_block are only counted.
+ * Where the budget allows, the chance is 1 for places whose blocks take min_block, and in
+ * proportion to their length below. Blocks of LONG_BLOCK_NS and more count once and for
+ * themselves, with the innermost frame alone if they were not drawn.
  *
  * Time is split where a round begins: a program counts what lies in its round; the part
  * of a round that has ended is added by its reader, for all threads that were off their
@@ -25,11 +26,10 @@
 #include "wait.h"
 
 /* Written by the agent while the programs run. */
-volatile u64 min_block = 1000000;   /* ns */
-volatile u32 max_kept = 100;        /* stacks a window and CPU */
+volatile u64 max_factor = 1 << 30; /* of block_rate: 2^40 / us of the shortest blocks that are certain */
+volatile u32 max_kept = 100;            /* stacks a window and CPU */
 
 #define WINDOW_NS 100000000ULL
-#define MAX_FACTOR (1ULL << 36) /* blocks of 16 us are certain */
 #define MIN_FACTOR (1ULL << 10)
 #define MIN_CHANCE 16
 #define MAX_US (1U << 20)
@@ -84,7 +84,7 @@ static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now)
 	if (passed >= WINDOW_NS || rate->kept > 2 * max_kept) {
 		/* So many would have been allowed in the time. */
 		u64 budget = passed >= 100 * WINDOW_NS ? 100ULL * max_kept : passed * max_kept / WINDOW_NS;
-		u64 factor = rate->factor ? rate->factor : MAX_FACTOR;
+		u64 factor = rate->factor ? rate->factor : max_factor;
 
 		/* Halfway to where it would have been right, for the next window will differ. */
 		if (budget >= 3ULL * rate->kept)
@@ -93,8 +93,8 @@ static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now)
 			factor /= 4;
 		else
 			factor = (factor + factor / rate->kept * budget) / 2;
-		if (factor > MAX_FACTOR)
-			factor = MAX_FACTOR;
+		if (factor > max_factor)
+			factor = max_factor;
 		if (factor < MIN_FACTOR)
 			factor = MIN_FACTOR;
 		rate->factor = factor;
@@ -112,7 +112,7 @@ static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now)
 static __always_inline void learn(u32 site, u64 ns)
 {
 	struct block_site *at = bpf_map_lookup_elem(&sites, &site);
-	u64 us = ns < min_block ? 0 : ns / 1024, square, mean;
+	u64 us = ns / 1024, square, mean;
 
 	if (!at)
 		return;
@@ -310,21 +310,16 @@ static __always_inline void switched_in(u32 r, struct task_struct *task, u64 now
 	}
 	t->now.since = 0;
 	learn(t->site, length);
-	if (length < min_block) {
-		count_off(r, STAT_OFF_SHORT, 1);
-		count_off(r, STAT_OFF_SHORT_NS, length);
-		return;
-	}
 	chance = length >= LONG_BLOCK_NS ? CHANCE_ONE : t->now.chance;
 	if (!chance) {
-		count_off(r, STAT_OFF_LEFT_OUT, 1);
+		count_stat(r, STAT_OFF_LEFT_OUT);
 		return;
 	}
 	table = bpf_map_lookup_elem(&counts, &r);
 	s = bpf_map_lookup_elem(&scratches, &zero);
 	if (!s || !table)
 		return;
-	count_off(r, STAT_OFF_SAMPLED, 1);
+	count_stat(r, STAT_OFF_SAMPLED);
 	if (from < began)
 		from = began;
 	woken = t->now.woken;

@@ -258,14 +258,6 @@ static __always_inline void count_stat(u32 r, enum round_stat stat)
 		st->n[stat]++;
 }
 
-static __always_inline void count_off(u32 r, enum round_stat stat, u64 n)
-{
-	struct round_stats *st = bpf_map_lookup_elem(&stats, &r);
-
-	if (st)
-		st->n[stat] += n;
-}
-
 /* Keeps n words in the round's arena. False if the arena is full. */
 static __always_inline bool keep(u32 r, struct scratch *s, u32 n, struct sample_value *where)
 {

@@ -65,13 +65,11 @@ enum round_stat {
 	STAT_NO_TARGET = 1,
 	STAT_STACK_MAP_FULL = 2,
 	STAT_COUNTS_MAP_FULL = 3,
-	/* Off-CPU: times that a thread was off its CPU, and how long in ns. */
-	STAT_OFF_SHORT = 4,    /* less than min_block */
-	STAT_OFF_SHORT_NS = 5,
-	STAT_OFF_SAMPLED = 6,  /* whose stack was kept */
-	STAT_OFF_LEFT_OUT = 7, /* by the sampling rule; others stand for them */
-	STAT_OFF_UNTRACKED = 8, /* there was no room for the thread */
-	STAT_MAX = 9,
+	/* Off-CPU: times that a thread was off its CPU. */
+	STAT_OFF_SAMPLED = 4,   /* whose stack was kept */
+	STAT_OFF_LEFT_OUT = 5,  /* by the sampling rule; others stand for them */
+	STAT_OFF_UNTRACKED = 6, /* there was no room for the thread */
+	STAT_MAX = 7,
 };
 
 /* What is counted. Every field takes part in the key: no padding may be left
@@ -268,7 +266,7 @@ struct thread_state {
 
 /* What blocks at one place took lately. */
 struct block_site {
-	u64 mean_square; /* of the lengths in us, those below min_block as 0; 0: not seen */
+	u64 mean_square; /* of the lengths in us; 0: not seen */
 };
 #define BLOCK_SITES 8192
 
