@@ -36,6 +36,7 @@ func sessionOptions(c *config.Config) ebpfspy.Options {
 			MaxEvents:  c.Profiles.OffCPU.MaxEventsPerSecond,
 			MaxThreads: c.Profiles.OffCPU.MaxThreads,
 			Idle:       ebpfspy.IdleStyle(c.Profiles.OffCPU.Idle),
+			Waker:      c.Profiles.OffCPU.Waker,
 		},
 		MaxStacks:      c.Symbols.MaxStacks,
 		ArenaBytes:     int64(c.Symbols.StackBytes),

@@ -34,6 +34,7 @@ type RecordOptions struct {
 	Frequency int           // samples a second and CPU
 	Threads   bool
 	OffCPU    bool          // the time off the CPU as well
+	Waker     bool          // who woke the thread
 	MinBlock  time.Duration // from which length on all of it is sampled
 	Output    string        // file of the pprof, "" for none, "-" for the standard output
 	JSON      bool          // print the account as JSON instead of the top
@@ -128,7 +129,7 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 	sopts := sessionOptions(cfg)
 	sopts.Frequency, sopts.Threads = opts.Frequency, opts.Threads
 	sopts.Preload = true
-	sopts.OffCPU.Enabled, sopts.OffCPU.MinBlock = opts.OffCPU, opts.MinBlock
+	sopts.OffCPU.Enabled, sopts.OffCPU.MinBlock, sopts.OffCPU.Waker = opts.OffCPU, opts.MinBlock, opts.Waker
 	account := ledger.New().Session()
 	session, err := ebpfspy.NewSession(logger, nil, account, finder, sopts)
 	if err != nil {

@@ -17,6 +17,7 @@ type ProfileBlock struct {
 	_      structs.HostLayout
 	Since  uint64
 	Woken  uint64
+	Waker  uint64
 	Chance uint32
 	Pad    uint32
 	Key    ProfileSampleKey
@@ -118,6 +119,7 @@ type ProfileSampleKey struct {
 	Start      uint64
 	UserHash   uint64
 	KernelHash uint64
+	Waker      uint64
 	Tgid       uint32
 	Tid        uint32
 	ExecId     uint32
@@ -136,6 +138,7 @@ type ProfileSampleKind uint32
 const (
 	ProfileSampleKindSAMPLE_ON_CPU  ProfileSampleKind = 1
 	ProfileSampleKindSAMPLE_OFF_CPU ProfileSampleKind = 2
+	ProfileSampleKindSAMPLE_WAKER   ProfileSampleKind = 3
 )
 
 type ProfileSampleValue struct {
@@ -354,6 +357,7 @@ const (
 	ProfileVarWantKernel           = "want_kernel"
 	ProfileVarWantTid              = "want_tid"
 	ProfileVarWantUser             = "want_user"
+	ProfileVarWantWaker            = "want_waker"
 )
 
 // LoadProfile returns the embedded CollectionSpec for Profile.
@@ -460,6 +464,7 @@ type ProfileVariableSpecs struct {
 	WantKernel           *ebpf.VariableSpec `ebpf:"want_kernel"`
 	WantTid              *ebpf.VariableSpec `ebpf:"want_tid"`
 	WantUser             *ebpf.VariableSpec `ebpf:"want_user"`
+	WantWaker            *ebpf.VariableSpec `ebpf:"want_waker"`
 }
 
 // ProfileObjects contains all objects after they have been loaded into the kernel.
@@ -554,6 +559,7 @@ type ProfileVariables struct {
 	WantKernel           *ebpf.Variable `ebpf:"want_kernel"`
 	WantTid              *ebpf.Variable `ebpf:"want_tid"`
 	WantUser             *ebpf.Variable `ebpf:"want_user"`
+	WantWaker            *ebpf.Variable `ebpf:"want_waker"`
 }
 
 // ProfilePrograms contains all programs after they have been loaded into the kernel.

@@ -74,6 +74,8 @@ type OffCPU struct {
 	MaxThreads         int `yaml:"max_threads"` // followed at once
 	// Idle says what becomes of threads that wait for work: drop, label or keep.
 	Idle string `yaml:"idle"`
+	// Waker adds who woke the thread above its stack.
+	Waker bool `yaml:"waker"`
 }
 
 // Symbols says how addresses become names, and bounds what that and the kernel's

@@ -190,6 +190,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 	info.Duration += raw.end.Sub(raw.start)
 
 	subjects := s.subjects(raw)
+	wakers := wakersOf(raw)
 	sample := Sample{Start: raw.start, End: raw.end}
 	var all ends
 	var buf []*stack.Location
@@ -225,6 +226,9 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 		case OffCPU:
 			sample.Period, sample.Time = 0, time.Duration(raw.values[i].Time)
 			sample.Wait = Waits[min(key.Wait, uint8(len(Waits)-1))]
+			if i, ok := wakers[key.Waker]; ok {
+				sample.Stack = s.withWaker(buf, raw, i, subjects)
+			}
 			sample.Idle = s.opts.OffCPU.Idle != IdleKeep && isIdle(sample.Wait, buf)
 			if sample.Idle && s.opts.OffCPU.Idle == IdleDrop {
 				sub.dropped += n
@@ -277,15 +281,34 @@ const interrupted = uint64(1) << 63
 // resolve turns addresses into locations. cut says that a caller's address lies in
 // no code: what looked like a chain of frame pointers was none.
 func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user, kernel []uint64) (_ []*stack.Location, cut bool) {
+	var inside map[string]bool
+	if Kind(key.Kind) == OffCPU {
+		inside = scheduler
+	}
+	out, cut = s.resolveUser(s.resolveKernel(out, kernel, inside), raw, key, sub, user)
+	if s.opts.CommFrame {
+		out = append(out, s.locs.comm(commString(key.Comm)))
+	}
+	if len(out) == 0 {
+		out = append(out, s.locs.noMapping)
+	}
+	return out, cut
+}
+
+// resolveKernel appends the locations of kernel addresses to none, less the sampler's own
+// inside of some functions.
+func (s *Session) resolveKernel(out []*stack.Location, kernel []uint64, inside map[string]bool) []*stack.Location {
 	for i, addr := range kernel {
 		if i > 0 {
 			addr-- // the call, not what it returns to
 		}
 		out = append(out, s.locs.kernelCode(addr))
 	}
-	if Kind(key.Kind) == OffCPU {
-		out = fromSchedule(out)
-	}
+	return from(out, inside)
+}
+
+// resolveUser appends the locations of user addresses, and how the stack ends.
+func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user []uint64) (_ []*stack.Location, cut bool) {
 	for i, addr := range user {
 		// The innermost address is exact also when the thread is in the kernel: it is
 		// that of the instruction after the system call. Looking it up as it is finds
@@ -324,12 +347,6 @@ func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.Profile
 		out = append(out, s.locs.marker(endNames[bpf.ProfileStackEndSTACK_BROKEN_CHAIN]))
 	case end != bpf.ProfileStackEndSTACK_WHOLE && end != bpf.ProfileStackEndSTACK_NONE && end < bpf.ProfileStackEndSTACK_END_MAX:
 		out = append(out, s.locs.marker(endNames[end]))
-	}
-	if s.opts.CommFrame {
-		out = append(out, s.locs.comm(commString(key.Comm)))
-	}
-	if len(out) == 0 {
-		out = append(out, s.locs.noMapping)
 	}
 	return out, cut
 }

@@ -26,6 +26,8 @@ type OffCPUOptions struct {
 	MaxEvents int
 	// Idle says what becomes of threads that wait for work; "": IdleLabel.
 	Idle IdleStyle
+	// Waker adds who woke the thread, above the stack with which it went off its CPU.
+	Waker bool
 	// MaxThreads that are followed at once; 0: DefaultMaxThreads.
 	MaxThreads int
 }
@@ -102,6 +104,7 @@ func (k *kernelSide) detachOffCPU() error {
 func (k *kernelSide) setOffCPU(o OffCPUOptions) error {
 	return errors.Join(
 		k.objs.MaxFactor.Set((1<<40)/max(uint64(o.MinBlock.Nanoseconds())/1024, 1)),
+		k.objs.WantWaker.Set(o.Waker),
 		k.objs.MaxKept.Set(uint32(max(o.MaxEvents/windowsASecond, 1))),
 	)
 }

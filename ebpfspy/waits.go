@@ -3,7 +3,9 @@ package ebpfspy
 import (
 	"errors"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/ledger"
@@ -29,15 +31,74 @@ var Waits = [bpf.ProfileWaitCauseWAIT_MAX]string{
 // them is the sampler itself.
 var scheduler = map[string]bool{"__schedule": true, "preempt_schedule_irq": true, "schedule": true}
 
-// fromSchedule leaves out the frames of the sampler, inside of the scheduler.
-func fromSchedule(kernel []*stack.Location) []*stack.Location {
+// waking are functions in which a thread wakes another; what is inside of them is the
+// sampler itself.
+var waking = map[string]bool{"try_to_wake_up": true, "ttwu_do_activate": true, "ttwu_state_match": true, "wake_up_process": true, "default_wake_function": true}
+
+// from leaves out the frames of the sampler, inside of the first of some functions.
+func from(kernel []*stack.Location, functions map[string]bool) []*stack.Location {
 	const deep = 16 // frames that the sampler may have
 	for i, l := range kernel[:min(len(kernel), deep)] {
-		if len(l.Lines) > 0 && scheduler[l.Lines[len(l.Lines)-1].Function] {
+		if len(l.Lines) > 0 && functions[l.Lines[len(l.Lines)-1].Function] {
 			return append(kernel[:0], kernel[i:]...)
 		}
 	}
 	return kernel
+}
+
+// wakersOf finds the stacks of those who woke threads, by their number.
+func wakersOf(raw *rawRound) map[uint64]int {
+	var wakers map[uint64]int
+	for i := range raw.keys {
+		if bpf.ProfileSampleKind(raw.keys[i].Kind) == bpf.ProfileSampleKindSAMPLE_WAKER {
+			if wakers == nil {
+				wakers = map[uint64]int{}
+			}
+			wakers[raw.keys[i].Waker] = i
+		}
+	}
+	return wakers
+}
+
+// maxWakerFrames bounds the frames of a waker, for both stacks must fit in a profile.
+const maxWakerFrames = 127
+
+// withWaker puts the stack of the one who woke a thread above that of the thread: its
+// frames in reverse, so that the two meet, and its name at the top. An interrupt has no
+// thread: who was interrupted has nothing to do with it.
+func (s *Session) withWaker(sleeper []*stack.Location, raw *rawRound, i int, subjects map[subjectKey]*subject) []*stack.Location {
+	key := &raw.keys[i]
+	user, kernel, ok := raw.frames(i)
+	if !ok {
+		return sleeper
+	}
+	name := commString(key.Comm)
+	in := s.resolveKernel(nil, kernel, waking)
+	interrupted := slices.IndexFunc(in, func(l *stack.Location) bool { return isInterrupt(l) })
+	switch sub := subjects[subjectKey{identityOf(key.Tgid, key.Start), key.ExecId}]; {
+	case interrupted >= 0:
+		in, name = in[:interrupted+1], "[interrupt]"
+	case sub != nil && sub.maps != nil:
+		in, _ = s.resolveUser(in, raw, key, sub, user)
+	}
+	in = in[:min(len(in), maxWakerFrames)]
+	slices.Reverse(in)
+	out := append([]*stack.Location{s.locs.comm(name)}, in...)
+	return append(append(out, s.locs.comm("[woken by]")), sleeper...)
+}
+
+// isInterrupt says whether a function of the kernel is where an interrupt begins.
+func isInterrupt(l *stack.Location) bool {
+	if len(l.Lines) == 0 {
+		return false
+	}
+	f := l.Lines[len(l.Lines)-1].Function
+	for _, prefix := range []string{"sysvec_", "asm_sysvec_", "asm_common_interrupt", "common_interrupt", "__do_softirq", "handle_softirqs", "el1_interrupt", "el0_interrupt", "gic_handle_irq", "do_idle"} {
+		if strings.HasPrefix(f, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // parking are functions in which threads wait for work to be given to them, and not for

@@ -27,6 +27,7 @@
 
 /* Written by the agent while the programs run. */
 volatile u64 max_factor = 1 << 30; /* of block_rate: 2^40 / us of the shortest blocks that are certain */
+volatile bool want_waker = false;   /* who wakes whom */
 volatile u32 max_kept = 100;            /* stacks a window and CPU */
 
 #define WINDOW_NS 100000000ULL
@@ -208,6 +209,7 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 		return;
 
 	t->now.woken = runnable ? now : 0;
+	t->now.waker = 0;
 	t->now.chance = 0;
 	__builtin_memset(&t->now.key, 0, sizeof(t->now.key));
 	t->now.key.kind = SAMPLE_OFF_CPU;
@@ -245,7 +247,7 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 
 /* Adds a part of a block to the round: what was waited for, and the time on the run
  * queue. Their frames are in the same place. */
-static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 waited, u64 queued)
+static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 waker, u64 waited, u64 queued)
 {
 	struct sample_value *seen, fresh = {};
 
@@ -258,6 +260,10 @@ static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 
 		}
 		if (waited || !queued) {
 			count_stat(r, STAT_TAKEN);
+			if (waker) {
+				s->key.waker = waker;
+				seen = bpf_map_lookup_elem(table, &s->key);
+			}
 			if (seen) {
 				__sync_fetch_and_add(&seen->count, 1);
 				__sync_fetch_and_add(&seen->time, waited);
@@ -271,6 +277,7 @@ static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 
 		if (!queued)
 			return;
 		s->key.wait = WAIT_RUN_QUEUE;
+		s->key.waker = 0;
 	} else {
 		queued += waited;
 	}
@@ -357,7 +364,7 @@ static __always_inline void switched_in(u32 r, struct task_struct *task, u64 now
 			return;
 		}
 	}
-	add_time(r, table, s, waited, queued);
+	add_time(r, table, s, t->now.waker, waited, queued);
 }
 
 /* TP_PROTO(bool preempt, struct task_struct *prev, struct task_struct *next, ...) */
@@ -372,6 +379,33 @@ int BPF_PROG(off_cpu, bool preempt, struct task_struct *prev, struct task_struct
 	return 0;
 }
 
+/* Keeps the stack of the current thread, which wakes another, and returns its number; 0 if
+ * there is no room. In an interrupt it is whoever was interrupted: the stack in the kernel
+ * tells. */
+static __always_inline u64 keep_waker(void *ctx, u32 r)
+{
+	void *table = bpf_map_lookup_elem(&counts, &r);
+	u32 zero = 0, flags;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	u64 number;
+
+	if (!s || !table)
+		return 0;
+	__builtin_memset(&s->key, 0, sizeof(s->key));
+	s->key.kind = SAMPLE_WAKER;
+	s->key.tgid = bpf_get_current_pid_tgid() >> 32;
+	flags = identify(&s->key);
+	bpf_get_current_comm(s->key.comm, sizeof(s->key.comm));
+	if (want_user && s->key.tgid && !(flags & PF_KTHREAD))
+		user_stack(s, regs_of_task(&s->walker), flags & PF_EXITING);
+	if (want_kernel)
+		kernel_stack(ctx, 0, s);
+	number = hash_step(hash_step(s->key.user_hash, s->key.kernel_hash), s->key.start);
+	number = hash_step(hash_step(number, *(u64 *)s->key.comm), ((u64)s->key.exec_id << 32) + s->key.tgid) | 1;
+	s->key.waker = number;
+	return count(r, table, s, 0, 0) ? number : 0;
+}
+
 /* TP_PROTO(struct task_struct *p) */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(off_cpu_waking, struct task_struct *task)
@@ -379,8 +413,11 @@ int BPF_PROG(off_cpu_waking, struct task_struct *task)
 	u32 tid = task->pid;
 	struct thread_state *t = bpf_map_lookup_elem(&threads, &tid);
 
-	if (t && t->now.since && !t->now.woken)
-		t->now.woken = bpf_ktime_get_ns();
+	if (!t || !t->now.since || t->now.woken)
+		return 0;
+	t->now.woken = bpf_ktime_get_ns();
+	if (want_waker && t->now.chance)
+		t->now.waker = keep_waker(ctx, current_round & 1);
 	return 0;
 }
 

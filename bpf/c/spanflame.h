@@ -42,6 +42,7 @@ enum stack_end {
 enum sample_kind {
 	SAMPLE_ON_CPU = 1,  /* clock ticks of a running thread */
 	SAMPLE_OFF_CPU = 2, /* time that a thread was off its CPU */
+	SAMPLE_WAKER = 3,   /* nothing: the stack of who woke a thread */
 };
 
 /* Why a thread is off its CPU. */
@@ -78,6 +79,7 @@ struct sample_key {
 	u64 start;       /* start_boottime of the thread group's leader, ns */
 	u64 user_hash;   /* of the user frames, 0 if there are none */
 	u64 kernel_hash; /* of the kernel frames, 0 if there are none */
+	u64 waker;       /* SAMPLE_WAKER: its own number; SAMPLE_OFF_CPU: whose stack woke it, 0: unknown */
 	u32 tgid;
 	u32 tid;         /* 0 unless threads are asked for */
 	u32 exec_id;     /* low half of self_exec_id: which image of the process */
@@ -250,6 +252,7 @@ struct unwind_rule {
 struct block {
 	u64 since;  /* CLOCK_MONOTONIC, ns; 0: there is none */
 	u64 woken;  /* when the thread could run again; 0: it cannot */
+	u64 waker;  /* who woke it, as in the key */
 	u32 chance; /* that its stack was kept with, of CHANCE_ONE; 0: it was not */
 	u32 pad;
 	struct sample_key key; /* without a stack: the process only */

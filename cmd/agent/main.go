@@ -58,6 +58,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	record.Flag("output", "The pprof file to write; - for the standard output.").Short('o').Default("spanflame.pb.gz").StringVar(&ro.Output)
 	record.Flag("json", "Print the account of the samples as JSON.").BoolVar(&ro.JSON)
 	record.Flag("off-cpu", "The time off the CPU as well: in a second file, NAME.off_cpu.pb.gz.").BoolVar(&ro.OffCPU)
+	record.Flag("waker", "With --off-cpu: who woke the thread, above its stack.").BoolVar(&ro.Waker)
 	record.Flag("min-block", "Sample each time off the CPU from this length on, and shorter ones in proportion to it.").Default("1ms").DurationVar(&ro.MinBlock)
 
 	targets := app.Command("targets", "Say what each process would be profiled as, and why not if not.")
