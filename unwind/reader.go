@@ -331,6 +331,7 @@ func (r *reader) table() (*Table, error) {
 	if !slices.IsSortedFunc(r.fdes, byStart) {
 		slices.SortFunc(r.fdes, byStart)
 	}
+	r.markContexts()
 	b := newBuilder(r.opts.MaxRows, len(r.fdes))
 	m := machine{arch: r.arch, out: b}
 	for i := range r.cies {

@@ -61,12 +61,16 @@ const (
 )
 
 // Rule says how to get from a frame to its caller's. Offsets are in bytes.
+//
+// A frame with a rule of a signal was not called. A return address that leads there is that
+// of its first instruction, though the byte before was looked up. Its caller, if it has
+// one, was interrupted: its address is that of the next instruction.
 type Rule struct {
 	CFA       CFA
 	FP        Saved // of the frame pointer (rbp, x29)
 	RA        Saved // of the return address; Same: in the link register
 	Reg       uint8 // DWARF number, of CFARegister
-	Signal    bool  // the caller was interrupted: its address is that of the next instruction
+	Signal    bool  // not called: see below
 	CFAOffset int32
 	Deref     int32
 	FPOffset  int32
