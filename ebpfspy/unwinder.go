@@ -845,7 +845,13 @@ func (u *unwinder) withGo(rows []row, ef *elffile.File) ([]row, error) {
 		rule := uint16(ruleGoChain)
 		switch {
 		case f.Top:
-			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_END)})
+			rule = u.number(unwind.Rule{CFA: unwind.CFAEnd})
+		case f.SignalReturn:
+			rule = u.number(unwind.SignalFrame)
+		case f.Apart && f.Below >= 0:
+			rule = u.number(unwind.Rule{CFA: unwind.CFASP, CFAOffset: f.Below + 8, RA: unwind.SavedCFA, RAOffset: -8})
+		case f.Injected && f.Below >= 0 && ef.Machine == elf.EM_X86_64:
+			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_GO_CHAIN), CfaOff: f.Below + 8, Signal: 1})
 		case f.Below >= 0 && ef.Machine == elf.EM_X86_64:
 			var other uint16 // larger distances are rare
 			slot := &other
@@ -859,6 +865,9 @@ func (u *unwinder) withGo(rows []row, ef *elffile.File) ([]row, error) {
 		}
 		if n := len(over); n > 0 && over[n-1].rule == rule {
 			return
+		}
+		if n := len(over); n > 0 && over[n-1].offset == uint32(off) {
+			over = over[:n-1] // the byte before a function is part of what returns to it
 		}
 		over = append(over, row{uint32(off), rule})
 	})

@@ -77,6 +77,11 @@ type Rule struct {
 	RAOffset  int32
 }
 
+// SignalFrame is the rule of what a signal's handler returns to on x86-64: its stack
+// pointer is at the ucontext, uc_mcontext being 40 bytes on. Source: Linux,
+// arch/x86/include/uapi/asm/sigcontext.h.
+var SignalFrame = Rule{CFA: CFASPDeref, Deref: 160, FP: SavedSP, FPOffset: 120, RA: SavedSP, RAOffset: 168, Signal: true}
+
 // Row is where a rule begins to hold, which it does until the next row.
 type Row struct {
 	Addr VirtAddr

@@ -61,6 +61,7 @@ var recipes = map[string]recipe{
 	"gosplit-stripped": {source: "gosplit", flags: []string{"-ldflags=-s -w"}},
 	"gocgo":            {source: "gocgo"},
 	"gomem":            {source: "gomem"},
+	"gosignals":        {source: "gosignals"},
 }
 
 var builtWorkloads sync.Map // name → func() (string, error)

@@ -3,6 +3,7 @@ package truth
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -287,6 +288,42 @@ func TestThousandShortPrograms(t *testing.T) {
 	if t.Failed() {
 		t.Log(p.Describe(of))
 	}
+}
+
+// TestGoSignals profiles a Go program that is interrupted all the time: below the
+// runtime's handler must be what it interrupted, though that has no frame in the chain.
+func TestGoSignals(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		harness.SkipOrFail(t, "on %s stacks end at the handler", runtime.GOARCH)
+	}
+	const d = 6 * time.Second
+	w := harness.StartWorkload(t, "gosignals", d.Seconds()+3, 0)
+	p, _ := harness.StartRecord(t, d, "--pid", pid(w), fast).Wait(t)
+	w.Kill()
+	handler := func(s *pprof.Sample) bool {
+		return user(s, "runtime.sigtramp") != nil || user(s, "runtime.sigtramp.abi0") != nil
+	}
+	checkEnds(t, p, "all", nil, goalWhole)
+	checkEnds(t, p, "the handler", handler, goalWhole)
+	want := []string{"main.leaf", "main.interrupted", "main.main", "runtime.main", "runtime.goexit"}
+	inMain := harness.All(handler, harness.InFunction("main.main"))
+	all, shown := p.Samples(inMain), p.Samples(harness.All(inMain, func(s *pprof.Sample) bool {
+		f := user(s, "runtime.sigreturn__sigaction")
+		if f == nil {
+			f = user(s, "runtime.sigreturn__sigaction.abi0")
+		}
+		// A preemption is a call that the handler makes what it interrupted do.
+		f = slices.DeleteFunc(f, func(name string) bool { return strings.HasPrefix(name, "runtime.asyncPreempt") })
+		for i := range f {
+			f[i] = strings.TrimSuffix(f[i], ".abi0")
+		}
+		return len(f) > 0 && slices.Equal(f[1:], want)
+	}))
+	// The rest came in between calls of leaf. The runtime's own threads are interrupted, too.
+	if all < 20 || shown < 0.9*all {
+		t.Errorf("%.0f of %.0f stacks of the handler go on with %v\n%s", shown, all, want, p.Describe(handler))
+	}
+	checkExact(t, p, harness.InFunction("main.leaf"), want[:3]...)
 }
 
 // TestGoMemory profiles a Go program in code that is not as Go's compiler makes it:
