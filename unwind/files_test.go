@@ -273,6 +273,23 @@ func TestSpecialFrames(t *testing.T) {
 	})
 }
 
+// TestLacks tells programs with code that nothing describes from those without.
+func TestLacks(t *testing.T) {
+	for _, tc := range []struct {
+		flags []string
+		want  bool
+	}{
+		{[]string{"-O2"}, false},
+		{[]string{"-O2", "-fno-asynchronous-unwind-tables"}, true},
+		{[]string{"-O2", "-fno-asynchronous-unwind-tables", "-g"}, false}, // there is .debug_frame
+	} {
+		p := compile(t, "gcc", "c.c", tc.flags...)
+		if got := read(t, p).Lacks(openELF(t, p)); got != tc.want {
+			t.Errorf("%v: %v", tc.flags, got)
+		}
+	}
+}
+
 // TestNothing: files that have no table say why.
 func TestNothing(t *testing.T) {
 	plain := compile(t, "gcc", "small.c", "-nostdlib", "-static", "-fno-asynchronous-unwind-tables", "-fno-stack-protector")

@@ -12,6 +12,7 @@
 package unwind
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -147,17 +148,46 @@ func Read(f, debug *elffile.File, opts Options) (*Table, error) {
 	return t, errors.Join(err, terr)
 }
 
+// HasDebugFrame says whether a file has call frame information for debuggers.
+func HasDebugFrame(f *elffile.File) bool {
+	s := debugFrameOf(f)
+	return s != nil && s.HasData()
+}
+
+// Lacks says whether the file has code that the table says nothing of: 256 bytes or more in
+// one place. Those of the compiler's own start files, of which it never says anything, are
+// fewer.
+func (t *Table) Lacks(f *elffile.File) bool {
+	const much = 256
+	for i := range f.Sections {
+		s := &f.Sections[i]
+		if s.Flags&elf.SHF_EXECINSTR == 0 || s.Flags&elf.SHF_ALLOC == 0 || s.Addr+VirtAddr(s.Len) < s.Addr {
+			continue
+		}
+		at, end := s.Addr, s.Addr+VirtAddr(s.Len)
+		row, _ := slices.BinarySearchFunc(t.Rows, at, byAddr)
+		for ; at < end; row++ {
+			next := end
+			if row < len(t.Rows) {
+				next = min(end, t.Rows[row].Addr)
+			}
+			if next-at >= much && t.Find(at).CFA == CFANone {
+				return true
+			}
+			at = next
+			if row >= len(t.Rows) {
+				break
+			}
+		}
+	}
+	return false
+}
+
+func byAddr(r Row, a VirtAddr) int { return cmp.Compare(r.Addr, a) }
+
 // Find returns the rule that holds at an address.
 func (t *Table) Find(a VirtAddr) Rule {
-	i, found := slices.BinarySearchFunc(t.Rows, a, func(r Row, a VirtAddr) int {
-		switch {
-		case r.Addr < a:
-			return -1
-		case r.Addr > a:
-			return 1
-		}
-		return 0
-	})
+	i, found := slices.BinarySearchFunc(t.Rows, a, byAddr)
 	if !found {
 		i--
 	}

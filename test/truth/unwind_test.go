@@ -93,10 +93,11 @@ func libcBelow(frames []string, last string) bool {
 
 // TestSplitWithoutFramePointers is TestSplit with what distributions have: neither
 // frame pointers, nor symbols, nor debug information in the program itself; and with
-// functions that are there in the debug information only, as they were inlined.
+// functions that are there in the debug information only, as they were inlined; and with
+// call frame information that is in the separate debug file only.
 func TestSplitWithoutFramePointers(t *testing.T) {
 	harness.NeedRoot(t)
-	for _, name := range []string{"split-nofp", "split-apart", "split-inlined"} {
+	for _, name := range []string{"split-nofp", "split-apart", "split-inlined", "split-noeh"} {
 		t.Run(name, func(t *testing.T) {
 			const d = 5 * time.Second
 			w := harness.StartWorkload(t, name, d.Seconds()+3, 0)
