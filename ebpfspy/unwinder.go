@@ -742,6 +742,7 @@ func (u *unwinder) read(f *unwindFile, from origin, max int64) (m made) {
 		if v8From < v8To && ok && ok2 && lo <= hi && hi < 0xffffffff {
 			m.rows = fill(m.rows, uint32(lo), uint32(hi)+1, ruleChain)
 		}
+		m.rows = u.withLeaves(m.rows, ef)
 		return m
 	}
 	if m.rows, err = u.withGo(m.rows, ef); err != nil {
@@ -866,6 +867,19 @@ func (u *unwinder) numberOf(v bpf.ProfileUnwindRule) uint16 {
 	}
 	u.rules[v] = uint16(n)
 	return uint16(n)
+}
+
+// withLeaves adds rows for functions that leave the stack as it was when they were called.
+func (u *unwinder) withLeaves(rows []row, ef *elffile.File) []row {
+	for _, r := range symtab.HotSpotLeaves(ef) {
+		lo, ok := ef.OffsetOf(r.Start)
+		hi, ok2 := ef.OffsetOf(r.End - 1)
+		if ok && ok2 && lo <= hi && hi < 0xffffffff {
+			leaf := unwind.Rule{CFA: unwind.CFASP, CFAOffset: 8, RA: unwind.SavedCFA, RAOffset: -8}
+			rows = fill(rows, uint32(lo), uint32(hi)+1, u.number(leaf))
+		}
+	}
+	return rows
 }
 
 // withGo lays rows for Go's functions over those of a file. Go's code keeps frame
