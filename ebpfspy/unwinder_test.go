@@ -52,7 +52,10 @@ func (n *nodes) lookup(t *testing.T, tr tree, offset uint32) uint16 {
 	t.Helper()
 	read := func(id uint32, v any) {
 		raw := make([]byte, nodeBytes)
-		if err := n.segments[id/n.perSeg].Lookup(id%n.perSeg, &raw); err != nil {
+		n.mu.Lock()
+		segment := n.segments[id/n.perSeg]
+		n.mu.Unlock()
+		if err := segment.Lookup(id%n.perSeg, &raw); err != nil {
 			t.Fatal(err)
 		}
 		if err := binary.Read(bytes.NewReader(raw), binary.NativeEndian, v); err != nil {
