@@ -80,8 +80,12 @@ lint: bin/golangci-lint ## Vet, format and lint
 bench: build ## Measure the agent on this machine and write bench/README.md; root, takes about 6 minutes
 	$(GO) run ./bench/report -agent bin/spanflame -out bench/README.md
 
+.PHONY: bench-deps
+bench-deps: ## Install the Debian packages that bench-unwind measures, those that are missing, without starting their services
+	scripts/test-deps.sh bench
+
 .PHONY: bench-unwind
-bench-unwind: build ## Measure how many stacks of stock programs are whole and write bench/unwind/README.md; root, takes about 9 minutes
+bench-unwind: build bench-deps ## Measure how many stacks of stock programs are whole and write bench/unwind/README.md; root, takes about 9 minutes
 	$(GO) run ./bench/unwind -agent bin/spanflame -out bench/unwind/README.md
 
 .PHONY: bench-offcpu

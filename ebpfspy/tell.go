@@ -1,13 +1,14 @@
 package ebpfspy
 
 import (
+	"io"
 	"os"
 
 	"github.com/go-kit/log/level"
 
 	"github.com/spanflame/spanflame/bpf"
+	"github.com/spanflame/spanflame/internal/elffile"
 	"github.com/spanflame/spanflame/internal/ledger"
-	"github.com/spanflame/spanflame/symtab"
 )
 
 // maxAsked bounds the questions that are answered at once; what is left out is asked
@@ -56,12 +57,12 @@ func (s *Session) tellKernel() {
 	s.mu.Unlock()
 	for _, n := range list {
 		// Mappings change in this goroutine only, or are replaced whole.
-		if err := u.push(n.id, n.execID, n.maps, s.openerOf(n.id.pid)); err != nil {
+		if err := u.push(n.id, n.execID, n.maps, s.originOf(n.id.pid)); err != nil {
 			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", n.id.pid, "err", err)
 		}
 	}
 	for _, p := range sampled {
-		u.anticipate(p.maps, p.address, s.openerOf(p.pid))
+		u.anticipate(p.maps, p.address, s.originOf(p.pid))
 	}
 	for _, id := range ended {
 		u.forget(id)
@@ -95,7 +96,7 @@ func (s *Session) answer(e *bpf.ProfileProcessEvent) *mappings {
 		}
 	}
 	if bpf.ProfileProcessEventKind(e.Kind) == bpf.ProfileProcessEventKindASK_FILE {
-		s.kern.unwinder.asked(e.Parent, sub.maps, s.openerOf(id.pid))
+		s.kern.unwinder.asked(e.Parent, sub.maps, s.originOf(id.pid))
 		return nil
 	}
 	if s.findTarget(sub); sub.reason == ledger.NoTarget {
@@ -149,11 +150,16 @@ func (s *Session) reconsider(pid uint32) {
 	}
 }
 
-// openerOf makes openers of files that a process has mapped.
-func (s *Session) openerOf(pid uint32) func(*mapping) symtab.Opener {
-	return func(m *mapping) symtab.Opener {
-		of := *m
-		return func() (*os.File, error) { return s.opener(pid, &of)() }
+// originOf says where the files that a process has mapped can be had.
+func (s *Session) originOf(pid uint32) func(*mapping) origin {
+	return func(m *mapping) origin {
+		of, path := *m, m.file.path
+		return origin{
+			open: func() (*os.File, error) { return s.opener(pid, &of)() },
+			debug: func(f *elffile.File, wanted func(*elffile.File) bool) (*elffile.File, io.Closer, error) {
+				return s.symbols.DebugFile(f, path, root{s.procfs, pid}, wanted)
+			},
+		}
 	}
 }
 
@@ -182,7 +188,7 @@ func (s *Session) preload() {
 		sub.proc.wanted = true
 		s.mu.Unlock()
 		id := sub.proc.id
-		if err := s.kern.unwinder.push(id, anyExec, sub.maps, s.openerOf(id.pid)); err != nil {
+		if err := s.kern.unwinder.push(id, anyExec, sub.maps, s.originOf(id.pid)); err != nil {
 			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", id.pid, "err", err)
 		}
 	}

@@ -100,9 +100,16 @@ type unwindFile struct {
 	stamp  stamp
 	spaces int    // that name it
 	idle   uint32 // epoch since when none does
-	open   symtab.Opener
+	from   origin
 	queued bool
 	denied bool // there was no room, or the file could not be read
+}
+
+// origin is where a file and its separate debug file can be had.
+type origin struct {
+	open symtab.Opener
+	// debug is symtab.Cache.DebugFile for the file; nil if there can be none.
+	debug func(f *elffile.File, wanted func(*elffile.File) bool) (*elffile.File, io.Closer, error)
 }
 
 // stamp tells whether a file is still the one that was read: an inode number may be
@@ -188,9 +195,9 @@ func (u *unwinder) close() error {
 	return u.nodes.close()
 }
 
-// push tells the kernel the mappings of a program of a process. opener opens the file
-// of a mapping, later.
-func (u *unwinder) push(id identity, execID uint32, maps *mappings, opener func(*mapping) symtab.Opener) error {
+// push tells the kernel the mappings of a program of a process. from says where the
+// file of a mapping can be had, later.
+func (u *unwinder) push(id identity, execID uint32, maps *mappings, from func(*mapping) origin) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
@@ -203,7 +210,7 @@ func (u *unwinder) push(id identity, execID uint32, maps *mappings, opener func(
 	s := u.spaces[maps]
 	if s == nil || s.version != maps.version {
 		var err error
-		if s, err = u.newSpace(maps, opener); err != nil {
+		if s, err = u.newSpace(maps, from); err != nil {
 			return err
 		}
 	}
@@ -231,7 +238,7 @@ func (u *unwinder) putProcess(id identity, p *pushed) error {
 
 // newSpace writes mappings into nodes. Those that there is no room for are left out:
 // the stacks that run into them say that they know no mapping.
-func (u *unwinder) newSpace(maps *mappings, opener func(*mapping) symtab.Opener) (*space, error) {
+func (u *unwinder) newSpace(maps *mappings, from func(*mapping) origin) (*space, error) {
 	list := maps.list
 	for len(list) > 0 && list[len(list)-1].end >= noAddress {
 		list = list[:len(list)-1] // [vsyscall]
@@ -266,7 +273,7 @@ func (u *unwinder) newSpace(maps *mappings, opener func(*mapping) symtab.Opener)
 			m := &part[j]
 			slot := uint32(anonymousFile)
 			if m.file != nil {
-				f := u.fileOf(m, opener)
+				f := u.fileOf(m, from)
 				if f == nil {
 					continue
 				}
@@ -293,10 +300,10 @@ func (u *unwinder) newSpace(maps *mappings, opener func(*mapping) symtab.Opener)
 }
 
 // fileOf returns the file of a mapping, with a number; nil if there are too many.
-func (u *unwinder) fileOf(m *mapping, opener func(*mapping) symtab.Opener) *unwindFile {
+func (u *unwinder) fileOf(m *mapping, from func(*mapping) origin) *unwindFile {
 	if f := u.files[m.file.id]; f != nil {
 		if f.spaces == 0 {
-			f.open = opener(m)
+			f.from = from(m)
 			if len(f.tree.nodes) > 0 && !f.same() {
 				u.forgetTable(f)
 			}
@@ -314,7 +321,7 @@ func (u *unwinder) fileOf(m *mapping, opener func(*mapping) symtab.Opener) *unwi
 	default:
 		return nil
 	}
-	f := &unwindFile{id: m.file.id, slot: slot, path: m.file.path, open: opener(m)}
+	f := &unwindFile{id: m.file.id, slot: slot, path: m.file.path, from: from(m)}
 	u.files[f.id], u.bySlot[slot] = f, f
 	u.setFile(f, &bpf.ProfileUnwindFile{})
 	return f
@@ -375,7 +382,7 @@ func (f *unwindFile) same() bool {
 	if f.id.Ino == 0 || f.id.Gen != 0 {
 		return true
 	}
-	file, err := f.open()
+	file, err := f.from.open()
 	if err != nil {
 		return false
 	}
@@ -438,7 +445,7 @@ func (u *unwinder) evict(want int) error {
 }
 
 // asked queues the table of a file that a sample of a program ran into.
-func (u *unwinder) asked(slot uint32, maps *mappings, opener func(*mapping) symtab.Opener) {
+func (u *unwinder) asked(slot uint32, maps *mappings, from func(*mapping) origin) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if slot >= uint32(len(u.bySlot)) || u.bySlot[slot] == nil {
@@ -451,7 +458,7 @@ func (u *unwinder) asked(slot uint32, maps *mappings, opener func(*mapping) symt
 	for i := range maps.list {
 		// Who told of the file first may be gone.
 		if m := &maps.list[i]; m.file != nil && m.file.id == f.id {
-			f.open = opener(m)
+			f.from = from(m)
 			break
 		}
 	}
@@ -460,7 +467,7 @@ func (u *unwinder) asked(slot uint32, maps *mappings, opener func(*mapping) symt
 
 // anticipate queues the tables that a program's next sample will need as well: that of
 // the code that runs, and of its main program, which is mapped below all libraries.
-func (u *unwinder) anticipate(maps *mappings, address uint64, opener func(*mapping) symtab.Opener) {
+func (u *unwinder) anticipate(maps *mappings, address uint64, from func(*mapping) origin) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	main := true
@@ -471,7 +478,7 @@ func (u *unwinder) anticipate(maps *mappings, address uint64, opener func(*mappi
 		}
 		main = false
 		if f := u.files[m.file.id]; f != nil && f.state == bpf.ProfileUnwindFileStateFILE_UNLOADED && !f.denied {
-			f.open = opener(m)
+			f.from = from(m)
 			u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_ASKED)})
 			u.enqueue(f)
 		}
@@ -638,9 +645,9 @@ const manyRows = 100_000
 func (u *unwinder) load(f *unwindFile, max int64) int {
 	begun := time.Now()
 	u.mu.Lock()
-	open := f.open
+	from := f.from
 	u.mu.Unlock()
-	m := u.read(f, open, max)
+	m := u.read(f, from, max)
 	if m.large {
 		u.apart(f)
 		return 0
@@ -695,8 +702,8 @@ type made struct {
 }
 
 // read makes the rows of a file. It takes up to seconds.
-func (u *unwinder) read(f *unwindFile, open symtab.Opener, max int64) (m made) {
-	ef, closer, now, err := openELF(f, open)
+func (u *unwinder) read(f *unwindFile, from origin, max int64) (m made) {
+	ef, closer, now, err := openELF(f, from.open)
 	if closer != nil {
 		defer func() { _ = closer.Close() }() // only read from
 	}
@@ -713,9 +720,10 @@ func (u *unwinder) read(f *unwindFile, open symtab.Opener, max int64) (m made) {
 	}
 	m.readable = true
 	golang := isGo(ef)
-	table, err := unwind.Read(ef, nil, unwind.Options{MaxSection: maxTableSection, MaxRows: maxTableRows, SkipDebugFrame: golang})
-	if !errors.Is(err, unwind.ErrNoFrames) {
-		m.err = err
+	opts := unwind.Options{MaxSection: maxTableSection, MaxRows: maxTableRows, SkipDebugFrame: golang}
+	table := readFrames(ef, from, opts, max < maxTableFile, &m)
+	if m.large {
+		return m
 	}
 	gap := uint16(ruleNone)
 	if golang {
@@ -734,12 +742,42 @@ func (u *unwinder) read(f *unwindFile, open symtab.Opener, max int64) (m made) {
 		if v8From < v8To && ok && ok2 && lo <= hi && hi < 0xffffffff {
 			m.rows = fill(m.rows, uint32(lo), uint32(hi)+1, ruleChain)
 		}
+		m.rows = u.withLeaves(m.rows, ef)
 		return m
 	}
 	if m.rows, err = u.withGo(m.rows, ef); err != nil {
 		m.err = err // Go's functions are unwound by frame pointers alone
 	}
 	return m
+}
+
+// readFrames reads the call frame information of a file, and for code of which it says
+// nothing that of the separate debug file. That may be much to read, and to compute a
+// checksum of: in a hurry it is left to be done apart.
+func readFrames(ef *elffile.File, from origin, opts unwind.Options, hurried bool, m *made) *unwind.Table {
+	note := func(err error) {
+		if !errors.Is(err, unwind.ErrNoFrames) {
+			m.err = errors.Join(m.err, err)
+		}
+	}
+	table, err := unwind.Read(ef, nil, opts)
+	none := errors.Is(err, unwind.ErrNoFrames)
+	if opts.SkipDebugFrame || from.debug == nil || !none && (table == nil || !table.Lacks(ef)) {
+		note(err)
+		return table
+	}
+	debug, closer, derr := from.debug(ef, func(d *elffile.File) bool {
+		has := unwind.HasDebugFrame(d)
+		m.large = m.large || has && hurried
+		return has && !hurried
+	})
+	note(derr)
+	if debug != nil {
+		defer func() { _ = closer.Close() }() // only read from
+		table, err = unwind.Read(ef, debug, opts)
+	}
+	note(err)
+	return table
 }
 
 // plant writes rows into nodes, for which it makes room if there is none.
@@ -831,6 +869,19 @@ func (u *unwinder) numberOf(v bpf.ProfileUnwindRule) uint16 {
 	return uint16(n)
 }
 
+// withLeaves adds rows for functions that leave the stack as it was when they were called.
+func (u *unwinder) withLeaves(rows []row, ef *elffile.File) []row {
+	for _, r := range symtab.HotSpotLeaves(ef) {
+		lo, ok := ef.OffsetOf(r.Start)
+		hi, ok2 := ef.OffsetOf(r.End - 1)
+		if ok && ok2 && lo <= hi && hi < 0xffffffff {
+			leaf := unwind.Rule{CFA: unwind.CFASP, CFAOffset: 8, RA: unwind.SavedCFA, RAOffset: -8}
+			rows = fill(rows, uint32(lo), uint32(hi)+1, u.number(leaf))
+		}
+	}
+	return rows
+}
+
 // withGo lays rows for Go's functions over those of a file. Go's code keeps frame
 // pointers; a function that runs, though, may not have set up its own, or may have
 // none: there the distance of the stack pointer is what counts.
@@ -845,7 +896,13 @@ func (u *unwinder) withGo(rows []row, ef *elffile.File) ([]row, error) {
 		rule := uint16(ruleGoChain)
 		switch {
 		case f.Top:
-			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_END)})
+			rule = u.number(unwind.Rule{CFA: unwind.CFAEnd})
+		case f.SignalReturn:
+			rule = u.number(unwind.SignalFrame)
+		case f.Apart && f.Below >= 0:
+			rule = u.number(unwind.Rule{CFA: unwind.CFASP, CFAOffset: f.Below + 8, RA: unwind.SavedCFA, RAOffset: -8})
+		case f.Injected && f.Below >= 0 && ef.Machine == elf.EM_X86_64:
+			rule = u.numberOf(bpf.ProfileUnwindRule{Cfa: uint8(bpf.ProfileCfaKindCFA_GO_CHAIN), CfaOff: f.Below + 8, Signal: 1})
 		case f.Below >= 0 && ef.Machine == elf.EM_X86_64:
 			var other uint16 // larger distances are rare
 			slot := &other
@@ -859,6 +916,9 @@ func (u *unwinder) withGo(rows []row, ef *elffile.File) ([]row, error) {
 		}
 		if n := len(over); n > 0 && over[n-1].rule == rule {
 			return
+		}
+		if n := len(over); n > 0 && over[n-1].offset == uint32(off) {
+			over = over[:n-1] // the byte before a function is part of what returns to it
 		}
 		over = append(over, row{uint32(off), rule})
 	})

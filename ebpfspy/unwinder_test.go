@@ -2,8 +2,10 @@ package ebpfspy
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -50,7 +52,10 @@ func (n *nodes) lookup(t *testing.T, tr tree, offset uint32) uint16 {
 	t.Helper()
 	read := func(id uint32, v any) {
 		raw := make([]byte, nodeBytes)
-		if err := n.segments[id/n.perSeg].Lookup(id%n.perSeg, &raw); err != nil {
+		n.mu.Lock()
+		segment := n.segments[id/n.perSeg]
+		n.mu.Unlock()
+		if err := segment.Lookup(id%n.perSeg, &raw); err != nil {
 			t.Fatal(err)
 		}
 		if err := binary.Read(bytes.NewReader(raw), binary.NativeEndian, v); err != nil {
@@ -269,9 +274,9 @@ func mapsOf(paths ...string) *mappings {
 	return m
 }
 
-func openPath(m *mapping) symtab.Opener {
+func openPath(m *mapping) origin {
 	path := m.file.path
-	return func() (*os.File, error) { return os.Open(path) }
+	return origin{open: func() (*os.File, error) { return os.Open(path) }}
 }
 
 // state waits until a file is not asked for any more.
@@ -451,4 +456,93 @@ func TestRation(t *testing.T) {
 			t.Errorf("%v after 500 ms of work: spent is %v", tt.after, !tt.spent)
 		}
 	}
+}
+
+// TestSeparateDebugFrame has a program with no call frame information for its own code but
+// in its separate debug file.
+func TestSeparateDebugFrame(t *testing.T) {
+	dir := t.TempDir()
+	source, program, debug := filepath.Join(dir, "a.c"), filepath.Join(dir, "a"), filepath.Join(dir, "a.debug")
+	text := "int f(int (*g)(int), int n) { while (g(n) && g(n + 1) && g(n + 2) && g(n + 3) && g(n + 4) && g(n + 5) && g(n + 6) && g(n + 7) && g(n + 8)) n += g(n * 3); return g(n) + 1; }\nint main(int n, char **v) { return n > 1 ? f((int (*)(int))v, n) + 1 : 0; }\n"
+	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"gcc", "-O2", "-g", "-fno-inline", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-o", program, source},
+		{"objcopy", "--only-keep-debug", program, debug},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("%v: %v\n%s", args, err, out)
+		}
+	}
+	f, err := elf.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == "f" })
+	text0 := f.Section(".text")
+	at := uint32(symbols[i].Value + symbols[i].Size - 1 - text0.Addr + text0.Offset) // its ret
+	for _, args := range [][]string{
+		{"strip", "--strip-all", program},
+		{"objcopy", "--add-gnu-debuglink=" + debug, program},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+
+	u := testUnwinder(t, 8<<20)
+	cache := symtab.NewCache(nil, nil, symtab.Options{})
+	t.Cleanup(cache.Close)
+	from := origin{
+		open: func() (*os.File, error) { return os.Open(program) },
+		debug: func(f *elffile.File, wanted func(*elffile.File) bool) (*elffile.File, io.Closer, error) {
+			return cache.DebugFile(f, program, root{"/proc", uint32(os.Getpid())}, wanted)
+		},
+	}
+	file := &unwindFile{id: symtab.FileID{Ino: 1}, path: program}
+	find := func(m made) bpf.ProfileCfaKind {
+		i, found := slices.BinarySearchFunc(m.rows, row{offset: at}, byOffset)
+		if !found {
+			i--
+		}
+		var r bpf.ProfileUnwindRule
+		if err := u.objs.Rules.Lookup(uint32(m.rows[i].rule), &r); err != nil {
+			t.Fatal(err)
+		}
+		return bpf.ProfileCfaKind(r.Cfa)
+	}
+	if m := u.read(file, from, largeFile); !m.large || m.err != nil {
+		t.Errorf("the debug file is read in a hurry: %v, %v", m.large, m.err)
+	}
+	m := u.read(file, from, maxTableFile)
+	if m.large || m.err != nil || find(m) != bpf.ProfileCfaKindCFA_SP {
+		t.Errorf("with its debug file: %v, %v, %v", m.large, m.err, find(m))
+	}
+	// One of another program is left alone.
+	if err := os.WriteFile(debug, append(readAll(t, debug), 0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	byID := filepath.Join(dir, "no id")
+	if out, err := exec.Command("objcopy", "--remove-section=.note.gnu.build-id", program, byID).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	from.open = func() (*os.File, error) { return os.Open(byID) }
+	if m := u.read(file, from, maxTableFile); m.large || m.err == nil || find(m) != bpf.ProfileCfaKindCFA_NONE {
+		t.Errorf("with a debug file whose checksum is wrong: %v, %v, %v", m.large, m.err, find(m))
+	}
+}
+
+func readAll(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need: only those that are missing.
-# As root, or through sudo.
+# Installs the Debian packages that the tests need: only those that are missing; with
+# "bench", those of the programs that bench/unwind measures, as far as they can be had.
+# Services are neither started nor enabled. As root, or through sudo.
 set -euo pipefail
 
 # package: what it is for
@@ -22,16 +23,30 @@ needed=(
   chromium        # the page
 )
 
+# program=package
+measured=(
+  nginx=nginx-light redis-server=redis-server redis-benchmark=redis-tools curl=curl node=nodejs
+  perl=perl openssl=openssl xz=xz-utils zstd=zstd g++=g++ rustc=rustc javac=default-jdk-headless
+  /usr/lib/postgresql/*/bin/pgbench=postgresql
+)
+
 if ! command -v dpkg-query >/dev/null; then
   echo "test-deps: this is no Debian; the tests need the programs of these packages: ${needed[*]}" >&2
   exit 0
 fi
 
 missing=()
-for p in "${needed[@]}"; do
-  # The state is "install ok installed"; a removed package is known, too.
-  [[ $(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true) == installed ]] || missing+=("$p")
-done
+if [[ ${1:-} == bench ]]; then
+  for m in "${measured[@]}"; do
+    # A path is a pattern.
+    command -v ${m%=*} >/dev/null || missing+=("${m#*=}")
+  done
+else
+  for p in "${needed[@]}"; do
+    # The state is "install ok installed"; a removed package is known, too.
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true) == installed ]] || missing+=("$p")
+  done
+fi
 if ((${#missing[@]} == 0)); then
   exit 0
 fi
@@ -44,7 +59,30 @@ if ((EUID != 0)); then
   fi
   as_root=(sudo)
 fi
+install() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -q -y -o Dpkg::Use-Pty=0 --no-install-recommends install "$@" </dev/null
+}
+
 echo "test-deps: installing ${missing[*]}"
 "${as_root[@]}" apt-get -q update </dev/null
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get -q -y -o Dpkg::Use-Pty=0 --no-install-recommends install "${missing[@]}" </dev/null
+if [[ ${1:-} != bench ]]; then
+  install "${missing[@]}"
+  exit 0
+fi
+
+# Packages ask this program whether they may start their services (invoke-rc.d).
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+  trap '"${as_root[@]}" rm -f "$policy"' EXIT
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" env install -m 755 /dev/stdin "$policy"
+fi
+for p in "${missing[@]}"; do
+  if ! install "$p"; then
+    echo "test-deps: $p cannot be had; what it is of is left out" >&2
+  elif command -v systemctl >/dev/null; then # else they would start with the machine
+    for unit in nginx redis-server postgresql; do
+      [[ $p != "$unit"* ]] || "${as_root[@]}" systemctl -q disable "$unit"
+    done
+  fi
+done

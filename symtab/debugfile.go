@@ -22,7 +22,8 @@ var errNotItsDebugFile = errors.New("the debug file belongs to another build")
 // off into: by build id, then by .gnu_debuglink. It is taken only if the build id,
 // or the checksum, is that of the program. Neither found nor wrong: nil, nil, nil.
 // Source: GDB manual, "Separate Debug Files".
-func findDebugFile(f *elffile.File, program string, root Root, dirs []string) (*elffile.File, *handle, error) {
+// wanted, if not nil, is asked before a checksum is computed; what it refuses is not found.
+func findDebugFile(f *elffile.File, program string, root Root, dirs []string, wanted func(*elffile.File) bool) (*elffile.File, *handle, error) {
 	var first error
 	note := func(err error) {
 		if err != nil && first == nil && !errors.Is(err, os.ErrNotExist) {
@@ -37,7 +38,7 @@ func findDebugFile(f *elffile.File, program string, root Root, dirs []string) (*
 				if d.GNUBuildID() != id {
 					return errNotItsDebugFile
 				}
-				return nil
+				return refused(d, wanted)
 			})
 			if err == nil {
 				return d, h, nil
@@ -66,6 +67,9 @@ func findDebugFile(f *elffile.File, program string, root Root, dirs []string) (*
 			if other := d.GNUBuildID(); id != "" && other != "" && other != id {
 				return errNotItsDebugFile
 			}
+			if err := refused(d, wanted); err != nil {
+				return err
+			}
 			return checkCRC(h, crc)
 		})
 		if err == nil {
@@ -74,6 +78,29 @@ func findDebugFile(f *elffile.File, program string, root Root, dirs []string) (*
 		note(err)
 	}
 	return nil, nil, first
+}
+
+// refused is os.ErrNotExist for a file that is not wanted.
+func refused(d *elffile.File, wanted func(*elffile.File) bool) error {
+	if wanted != nil && !wanted(d) {
+		return os.ErrNotExist
+	}
+	return nil
+}
+
+// DebugFile opens the separate debug file of a program, by its build id or by
+// .gnu_debuglink, in the target's root. It is taken only if it is the program's own, and if
+// wanted says so, which is asked before anything that costs is done. Without one, all
+// results are nil. Whoever is given a file closes it.
+func (c *Cache) DebugFile(f *elffile.File, program string, root Root, wanted func(*elffile.File) bool) (*elffile.File, io.Closer, error) {
+	c.mu.Lock()
+	dirs := c.opts.DebugDirs
+	c.mu.Unlock()
+	d, h, err := findDebugFile(f, program, root, dirs, wanted)
+	if d == nil {
+		return nil, nil, err
+	}
+	return d, h.file, nil
 }
 
 // openDebugFile opens a file and keeps it if check agrees.

@@ -1,6 +1,7 @@
 package symtab
 
 import (
+	"debug/elf"
 	"fmt"
 
 	"github.com/spanflame/spanflame/internal/elffile"
@@ -15,12 +16,36 @@ type GoFrame struct {
 	Below int32
 	// Top says that the function has no caller.
 	Top bool
+	// Apart says that the function leaves the frame pointer to its caller, and is not in
+	// the chain of them.
+	Apart bool
+	// Injected says that the function is one that the runtime's handler of signals lets an
+	// interrupted function call, before its next instruction.
+	Injected bool
+	// SignalReturn says that the kernel let a signal's handler return to here, whose
+	// context is where the stack pointer is. It begins one byte before the code, which is
+	// what is looked up for a return address.
+	SignalReturn bool
 }
+
+// Functions of the runtime on x86-64 that its signal handlers begin and end in. The first
+// is marked as one without a caller. Source: runtime/sys_linux_amd64.s.
+const (
+	goSigTramp  = "runtime.sigtramp"
+	goSigReturn = "runtime.sigreturn__sigaction"
+
+	maxSigReturn = 64 // bytes, with the padding
+)
+
+// Functions that the runtime injects calls of, as it knows them itself: internal/abi/symtab.go
+// (FuncID), runtime/signal_unix.go (sigctxt.pushCall).
+var goInjected = map[string]bool{"runtime.asyncPreempt": true, "runtime.sigpanic": true}
 
 // Flags of functions: internal/abi/symtab.go.
 const (
 	goFlagTopFrame = 1
 	goFlagSPWrite  = 2
+	goFlagAsm      = 4
 )
 
 // GoFrames calls add for the Go functions of a program, in the order of addresses, and
@@ -49,26 +74,42 @@ func GoFrames(f *elffile.File, add func(GoFrame)) (end VirtAddr, err error) {
 	values := window{g: g, b: make([]byte, 0, 1<<10)} // they are shared, and in no order
 	n := g.fixedLen()
 	left := maxGoFrames
+	var known [256]bool // by the FuncID, which all functions but wrappers share with none
 	for i := range g.offs {
 		b, err := funcs.bytes(g.funcAt+uint64(g.offs[i]), n)
 		if err != nil {
 			return 0, errGoTable(err)
 		}
 		entry := g.base + VirtAddr(g.starts[i])
-		name, pcsp, flags := le.Uint32(b[4:]), le.Uint32(b[16:]), b[n-3]
+		name, pcsp, id, flags := le.Uint32(b[4:]), le.Uint32(b[16:]), b[n-4], b[n-3]
+		apart, injected := false, false
+		if id != 0 && !known[id] {
+			known[id] = true
+			s, _ := g.readString(g.nameAt + uint64(name))
+			injected = goInjected[s]
+		}
 		switch {
 		case le.Uint32(b) != g.starts[i]:
 			return 0, errGoTable(corrupt("function %d: its description is that of another", i))
 		case flags&goFlagTopFrame != 0:
+			if s, _ := g.readString(g.nameAt + uint64(name)); s == goSigTramp && f.Machine == elf.EM_X86_64 {
+				apart = true
+				break
+			}
 			add(GoFrame{Addr: entry, Top: true})
 			continue
 		case flags&goFlagSPWrite != 0:
 			s, _ := g.readString(g.nameAt + uint64(name))
 			add(GoFrame{Addr: entry, Below: -1, Top: s == "runtime.mcall"}) // which never returns to its caller
 			continue
+		case flags&goFlagAsm != 0 && g.starts[i+1]-g.starts[i] <= maxSigReturn && f.KnownAt(entry) == elffile.SignalReturn:
+			if s, _ := g.readString(g.nameAt + uint64(name)); s == goSigReturn {
+				add(GoFrame{Addr: entry - 1, SignalReturn: true})
+				continue
+			}
 		}
 		if err := g.eachDelta(&values, pcsp, &left, func(pc uint64, below int32) {
-			add(GoFrame{Addr: entry + VirtAddr(pc), Below: below})
+			add(GoFrame{Addr: entry + VirtAddr(pc), Below: below, Apart: apart, Injected: injected})
 		}); err != nil {
 			return 0, errGoTable(fmt.Errorf("function %d: %w", i, err))
 		}

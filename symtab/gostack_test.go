@@ -2,8 +2,10 @@ package symtab
 
 import (
 	"debug/elf"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spanflame/spanflame/internal/elffile"
@@ -54,8 +56,21 @@ func TestGoFrames(t *testing.T) {
 			if !slices.IsSortedFunc(frames, func(a, b GoFrame) int { return int(int64(a.Addr) - int64(b.Addr)) }) || end <= frames[len(frames)-1].Addr {
 				t.Error("not in the order of addresses")
 			}
-			compared, top := 0, map[string]bool{}
+			compared, apart, returns, top, injected := 0, 0, 0, map[string]bool{}, map[string]bool{}
 			for i, g := range frames {
+				if g.Apart {
+					apart++ // compared, too
+				}
+				if name := strings.TrimSuffix(syms[uint64(g.Addr)], ".abi0"); g.Injected && name != "" {
+					injected[name] = true
+				}
+				if g.SignalReturn {
+					returns++
+					if name := strings.TrimSuffix(syms[uint64(g.Addr+1)], ".abi0"); name != goSigReturn {
+						t.Errorf("signal handlers return to %q", name)
+					}
+					continue
+				}
 				if g.Top {
 					top[syms[uint64(g.Addr)]] = true
 					continue
@@ -78,6 +93,12 @@ func TestGoFrames(t *testing.T) {
 			}
 			if compared < 5000 {
 				t.Errorf("%d of %d places compared", compared, len(frames))
+			}
+			if !maps.Equal(injected, goInjected) {
+				t.Errorf("calls of %v are injected", injected)
+			}
+			if want := ef.Machine == elf.EM_X86_64; (apart > 2) != want || (returns == 1) != want {
+				t.Errorf("%d rows of %s, %d functions that signal handlers return to", apart, goSigTramp, returns)
 			}
 			for _, name := range []string{"runtime.goexit.abi0", "runtime.mcall", "runtime.mstart.abi0", "runtime.rt0_go.abi0"} {
 				if !top[name] && !top[name[:len(name)-len(".abi0")]] && !top[name+".abi0"] {

@@ -138,7 +138,7 @@ func symbolFiles(main elfSymbols, path string, root Root, opts *Options, fetched
 		}
 	}
 	if root != nil && (!hasFullTable(main.file) || fetched.wanted(files, golang)) {
-		f, h, derr := findDebugFile(main.file, path, root, opts.DebugDirs)
+		f, h, derr := findDebugFile(main.file, path, root, opts.DebugDirs, nil)
 		if derr != nil {
 			err = errors.Join(err, derr)
 		}

@@ -90,6 +90,12 @@ func (st *state) frames(p position) ([]Frame, error) {
 			return fr, err
 		}
 	}
+	// What nothing names may be known by its code.
+	if st.main != nil {
+		if k := st.main.KnownAt(p.addr); k != nil {
+			return []Frame{{Name: k.Name}}, nil
+		}
+	}
 	return nil, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -281,4 +282,33 @@ func TestVDSO(t *testing.T) {
 		}
 	}
 	t.Errorf("no %s among %v", want, found)
+}
+
+// TestKnownByCode: what the handlers of signals return to has a name in a program without
+// any symbol, and the byte before it, where its call frame information begins, has none.
+func TestKnownByCode(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the code is that of x86-64")
+	}
+	prog := compile(t, "gcc", "c.c", "-static")
+	at := symbolAddr(t, prog, "__restore_rt")
+	run(t, ".", "strip", "--strip-all", prog)
+	f, m := openELF(t, prog), moduleOf(t, newCache(t, Options{}), prog, dirRoot("/"))
+	for i := uint64(0); i < 14; i++ {
+		off, ok := f.OffsetOf(VirtAddr(at - 2 + i))
+		if !ok {
+			t.Fatal("it is not in the file")
+		}
+		want := ""
+		if i >= 2 && i <= 11 {
+			want = "__restore_rt"
+		}
+		got := ""
+		if fr := m.Frames(off); len(fr) > 0 {
+			got = fr[0].Name
+		}
+		if got != want {
+			t.Errorf("%+d: %q, want %q", int(i)-2, got, want)
+		}
+	}
 }

@@ -186,11 +186,10 @@ func TestSpecialFrames(t *testing.T) {
 	libc := firstOf(t, "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6")
 	t.Run("signal", func(t *testing.T) {
 		// glibc, sysdeps/unix/sysv/linux/x86_64/libc_sigaction.c: the registers are in a ucontext.
-		want := Rule{CFA: CFASPDeref, Deref: 160, FP: SavedSP, FPOffset: 120, RA: SavedSP, RAOffset: 168, Signal: true}
 		table, f := read(t, libc), openELF(t, libc)
 		found := 0
 		for _, r := range table.Rows {
-			if table.Rules[r.Rule] != want {
+			if table.Rules[r.Rule] != SignalFrame {
 				continue
 			}
 			found++
@@ -272,6 +271,23 @@ func TestSpecialFrames(t *testing.T) {
 			t.Errorf("%d functions, want %d", table.Entries, n)
 		}
 	})
+}
+
+// TestLacks tells programs with code that nothing describes from those without.
+func TestLacks(t *testing.T) {
+	for _, tc := range []struct {
+		flags []string
+		want  bool
+	}{
+		{[]string{"-O2"}, false},
+		{[]string{"-O2", "-fno-asynchronous-unwind-tables"}, true},
+		{[]string{"-O2", "-fno-asynchronous-unwind-tables", "-g"}, false}, // there is .debug_frame
+	} {
+		p := compile(t, "gcc", "c.c", tc.flags...)
+		if got := read(t, p).Lacks(openELF(t, p)); got != tc.want {
+			t.Errorf("%v: %v", tc.flags, got)
+		}
+	}
 }
 
 // TestNothing: files that have no table say why.

@@ -337,7 +337,7 @@ func (m *machine) emit(at VirtAddr, s *state) {
 // rule expresses a state, or says that it cannot be.
 func (m *machine) rule(s *state) Rule {
 	if s.ra.kind == inUndefined {
-		return Rule{CFA: CFAEnd}
+		return Rule{CFA: CFAEnd, Signal: m.cie.signal}
 	}
 	r := Rule{CFA: s.cfa, Reg: s.reg, Signal: m.cie.signal}
 	ok := fits(s.off, &r.CFAOffset) && fits(s.deref, &r.Deref) &&

@@ -135,11 +135,15 @@ func headerCount(head []byte) (n uint64, ok bool) {
 	return n, b.err == nil && n > 0
 }
 
-func (r *reader) debugFrame(f *elffile.File) error {
-	s := f.Section(".debug_frame")
-	if s == nil {
-		s = f.Section(".zdebug_frame") // GNU's older way of compression
+func debugFrameOf(f *elffile.File) *elffile.Section {
+	if s := f.Section(".debug_frame"); s != nil {
+		return s
 	}
+	return f.Section(".zdebug_frame") // GNU's older way of compression
+}
+
+func (r *reader) debugFrame(f *elffile.File) error {
+	s := debugFrameOf(f)
 	if s == nil || !s.HasData() {
 		return nil
 	}
@@ -331,6 +335,7 @@ func (r *reader) table() (*Table, error) {
 	if !slices.IsSortedFunc(r.fdes, byStart) {
 		slices.SortFunc(r.fdes, byStart)
 	}
+	r.markContexts()
 	b := newBuilder(r.opts.MaxRows, len(r.fdes))
 	m := machine{arch: r.arch, out: b}
 	for i := range r.cies {

@@ -12,6 +12,7 @@
 package unwind
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -61,17 +62,26 @@ const (
 )
 
 // Rule says how to get from a frame to its caller's. Offsets are in bytes.
+//
+// A frame with a rule of a signal was not called. A return address that leads there is that
+// of its first instruction, though the byte before was looked up. Its caller, if it has
+// one, was interrupted: its address is that of the next instruction.
 type Rule struct {
 	CFA       CFA
 	FP        Saved // of the frame pointer (rbp, x29)
 	RA        Saved // of the return address; Same: in the link register
 	Reg       uint8 // DWARF number, of CFARegister
-	Signal    bool  // the caller was interrupted: its address is that of the next instruction
+	Signal    bool  // not called: see below
 	CFAOffset int32
 	Deref     int32
 	FPOffset  int32
 	RAOffset  int32
 }
+
+// SignalFrame is the rule of what a signal's handler returns to on x86-64: its stack
+// pointer is at the ucontext, uc_mcontext being 40 bytes on. Source: Linux,
+// arch/x86/include/uapi/asm/sigcontext.h.
+var SignalFrame = Rule{CFA: CFASPDeref, Deref: 160, FP: SavedSP, FPOffset: 120, RA: SavedSP, RAOffset: 168, Signal: true}
 
 // Row is where a rule begins to hold, which it does until the next row.
 type Row struct {
@@ -138,17 +148,46 @@ func Read(f, debug *elffile.File, opts Options) (*Table, error) {
 	return t, errors.Join(err, terr)
 }
 
+// HasDebugFrame says whether a file has call frame information for debuggers.
+func HasDebugFrame(f *elffile.File) bool {
+	s := debugFrameOf(f)
+	return s != nil && s.HasData()
+}
+
+// Lacks says whether the file has code that the table says nothing of: 256 bytes or more in
+// one place. Those of the compiler's own start files, of which it never says anything, are
+// fewer.
+func (t *Table) Lacks(f *elffile.File) bool {
+	const much = 256
+	for i := range f.Sections {
+		s := &f.Sections[i]
+		if s.Flags&elf.SHF_EXECINSTR == 0 || s.Flags&elf.SHF_ALLOC == 0 || s.Addr+VirtAddr(s.Len) < s.Addr {
+			continue
+		}
+		at, end := s.Addr, s.Addr+VirtAddr(s.Len)
+		row, _ := slices.BinarySearchFunc(t.Rows, at, byAddr)
+		for ; at < end; row++ {
+			next := end
+			if row < len(t.Rows) {
+				next = min(end, t.Rows[row].Addr)
+			}
+			if next-at >= much && t.Find(at).CFA == CFANone {
+				return true
+			}
+			at = next
+			if row >= len(t.Rows) {
+				break
+			}
+		}
+	}
+	return false
+}
+
+func byAddr(r Row, a VirtAddr) int { return cmp.Compare(r.Addr, a) }
+
 // Find returns the rule that holds at an address.
 func (t *Table) Find(a VirtAddr) Rule {
-	i, found := slices.BinarySearchFunc(t.Rows, a, func(r Row, a VirtAddr) int {
-		switch {
-		case r.Addr < a:
-			return -1
-		case r.Addr > a:
-			return 1
-		}
-		return 0
-	})
+	i, found := slices.BinarySearchFunc(t.Rows, a, byAddr)
 	if !found {
 		i--
 	}

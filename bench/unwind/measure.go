@@ -42,6 +42,7 @@ func measure(p program, d time.Duration) (f figures, err error) {
 	p.start(r)
 	a := harness.StartAgent(r, fmt.Sprintf(`
 global: { push_interval: %s }
+symbols: { unknown: module_offset }
 target_configs:
   - job_name: bench
     process_sd_configs: [{}]
@@ -120,8 +121,8 @@ func (f *figures) read(r *runner, a *harness.Agent, from time.Time) {
 				unnamed += n
 			}
 		}
-		if end != "" && len(names) > 0 {
-			f.names[end+" at "+place(s, len(names)-1)] += n
+		if end != "" && len(s.Location) > 1 {
+			f.names[end+" at "+lastPlace(s)] += n
 		}
 	}
 	if samples > 0 {
@@ -138,17 +139,18 @@ func (f *figures) read(r *runner, a *harness.Agent, from time.Time) {
 
 func isJIT(name string) bool { return name == "[anonymous code]" }
 
-// place says where a frame is: its function, or file and offset.
-func place(s *pprof.Sample, i int) string {
-	l := s.Location[i]
-	if l.Mapping == nil || l.Mapping.File == "" {
-		if len(l.Line) > 0 {
-			return l.Line[len(l.Line)-1].Function.Name
-		}
-		return "?"
+// lastPlace says what the last frame before the marker is: its function and file, or file and
+// offset.
+func lastPlace(s *pprof.Sample) string {
+	l := s.Location[len(s.Location)-2]
+	name := ""
+	if len(l.Line) > 0 {
+		name = l.Line[len(l.Line)-1].Function.Name
 	}
-	file := l.Mapping.File[strings.LastIndexByte(l.Mapping.File, '/')+1:]
-	return fmt.Sprintf("%s+%#x", file, l.Address-l.Mapping.Start+l.Mapping.Offset)
+	if l.Mapping == nil || l.Mapping.File == "" || strings.HasPrefix(name, "[") {
+		return name
+	}
+	return name + " of " + l.Mapping.File[strings.LastIndexByte(l.Mapping.File, '/')+1:]
 }
 
 func total(ends map[string]float64) float64 {

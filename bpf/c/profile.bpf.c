@@ -152,7 +152,7 @@ __noinline int unwind_frame(u32 n)
 	u64 at, word;
 	int end;
 
-	if (!s || n >= MAX_USER_FRAMES)
+	if (!s || !n || n >= MAX_USER_FRAMES)
 		return STACK_TOO_DEEP;
 	w = &s->walker;
 	at = w->exact ? w->ip : w->ip - 1;
@@ -166,6 +166,12 @@ __noinline int unwind_frame(u32 n)
 		rule = bpf_map_lookup_elem(&rules, &number);
 		if (!rule)
 			return STACK_UNSUPPORTED_ROW;
+		if (rule->signal && rule->cfa != CFA_GO_CHAIN && !w->exact) {
+			/* It was not called: what led here is the address of its first instruction. */
+			word = s->words[n - 1] | FRAME_INTERRUPTED;
+			s->words[n - 1] = word;
+			w->hash = hash_step(w->hash, word);
+		}
 		end = step_by_rule(w, rule, n == 1);
 		w->exact = rule->signal;
 	} else if (w->state == FILE_CHAIN) {

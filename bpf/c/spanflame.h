@@ -235,12 +235,12 @@ struct unwind_rule {
 	u8 fp;  /* enum saved_kind, as ra */
 	u8 ra;
 	u8 reg; /* DWARF number */
-	u8 signal; /* the caller was interrupted, not calling */
+	u8 signal; /* the caller was interrupted; but for CFA_GO_CHAIN, the frame was not called */
 	u8 pad[3];
 };
 
 /* Set in a user frame whose address is that of the next instruction, though it is not
- * the innermost one: a signal came in between. */
+ * the innermost one: a signal came in between, or it is returned to but called nobody. */
 #define FRAME_INTERRUPTED (1ULL << 63)
 
 /* Chances are numbers of 24 bits. */

@@ -290,10 +290,10 @@ static __always_inline int step_by_rule(struct walker *w, struct unwind_rule *r,
 	case CFA_CHAIN:
 		return step_by_chain(w, false);
 	case CFA_GO_CHAIN:
-		if (!innermost || !r->cfa_off)
+		if (!w->exact || !r->cfa_off)
 			return step_by_chain(w, true);
-		/* Its frame may not be in the chain yet, or never: the stack pointer is cfa_off
-		 * below the caller's. A frame of its own begins with the caller's fp. */
+		/* It runs or was interrupted: its frame may not be in the chain yet, or never. The
+		 * stack pointer is cfa_off below the caller's. A frame of its own begins with the caller's fp. */
 		cfa = w->sp + (s64)r->cfa_off;
 		if (!read_word(w, &ip, cfa - 8))
 			return STACK_BAD_MEMORY;

@@ -164,9 +164,9 @@ func CheckTotal(t TB, what string, got, truth, elapsed, period time.Duration) {
 
 // RootFrames are the functions that a whole user stack may begin in.
 var RootFrames = []string{
-	"main", "_start", "__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main", "start_thread", "__clone", "clone", "__clone3", "clone3",
+	"main", "_start", "__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main", "start_thread", "__clone", "clone", "__clone3", "clone3", "__start_context",
 	"runtime.goexit", "runtime.goexit.abi0", "runtime.rt0_go", "runtime.rt0_go.abi0", "_rt0_amd64", "_rt0_arm64_linux", "runtime.mstart", "runtime.mstart.abi0",
-	// Where Go's scheduler begins, and signal handlers, on stacks of their own.
+	// Where Go's scheduler begins, and on arm64 signal handlers, on stacks of their own.
 	"runtime.mcall", "runtime.mcall.abi0", "runtime.morestack", "runtime.morestack.abi0", "runtime.sigtramp", "runtime.sigtramp.abi0",
 }
 

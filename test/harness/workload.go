@@ -47,6 +47,7 @@ var recipes = map[string]recipe{
 
 	"split-nofp":       {source: "c/split.c", flags: noFP},
 	"split-apart":      {source: "c/split.c", flags: append([]string{"-g"}, noFP...), apart: true},
+	"split-noeh":       {source: "c/split.c", flags: append([]string{"-g", "-fno-asynchronous-unwind-tables"}, noFP...), apart: true},
 	"split-inlined":    {source: "c/split.c", flags: append([]string{"-g", "-DFRAME=inline __attribute__((always_inline))"}, noFP...)},
 	"deep-nofp":        {source: "c/deep.c", flags: noFP},
 	"shortlived-nofp":  {source: "c/shortlived.c", flags: noFP},
@@ -61,6 +62,7 @@ var recipes = map[string]recipe{
 	"gosplit-stripped": {source: "gosplit", flags: []string{"-ldflags=-s -w"}},
 	"gocgo":            {source: "gocgo"},
 	"gomem":            {source: "gomem"},
+	"gosignals":        {source: "gosignals"},
 }
 
 var builtWorkloads sync.Map // name → func() (string, error)

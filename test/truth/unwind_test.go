@@ -3,6 +3,7 @@ package truth
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -73,17 +74,11 @@ func checkExact(t *testing.T, p *harness.Profile, m harness.Match, want ...strin
 			continue // checkEnds says how many there may be
 		}
 		got := user(s, want[0])
-		if len(got) < len(want) || !slices.EqualFunc(got[:len(want)], want, same) || !libcBelow(got[len(want):], want[len(want)-1]) {
+		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || !libcBelow(got[len(want):], want[len(want)-1]) {
 			t.Errorf("%d ns in a wrong stack: %s\nnot %s", s.Value[0], strings.Join(frames, " < "), strings.Join(want, " < "))
 			return
 		}
 	}
-}
-
-// same compares a frame with what is wanted. The trampoline that a signal handler returns
-// to is a symbol without a size in the C library's debug file, if that is there at all.
-func same(got, want string) bool {
-	return got == want || want == "__restore_rt" && strings.HasPrefix(got, "[libc.so.")
 }
 
 // libcBelow says whether frames are what calls the last function of a stack: main, or a
@@ -98,10 +93,11 @@ func libcBelow(frames []string, last string) bool {
 
 // TestSplitWithoutFramePointers is TestSplit with what distributions have: neither
 // frame pointers, nor symbols, nor debug information in the program itself; and with
-// functions that are there in the debug information only, as they were inlined.
+// functions that are there in the debug information only, as they were inlined; and with
+// call frame information that is in the separate debug file only.
 func TestSplitWithoutFramePointers(t *testing.T) {
 	harness.NeedRoot(t)
-	for _, name := range []string{"split-nofp", "split-apart", "split-inlined"} {
+	for _, name := range []string{"split-nofp", "split-apart", "split-inlined", "split-noeh"} {
 		t.Run(name, func(t *testing.T) {
 			const d = 5 * time.Second
 			w := harness.StartWorkload(t, name, d.Seconds()+3, 0)
@@ -179,8 +175,6 @@ func TestShapes(t *testing.T) {
 		// While an exception is handed to who catches it, its way there is overwritten
 		// (uw_install_context of libgcc).
 		"in_throw": 0.96,
-		// glibc's __start_context has wrong call frame information: gdb, too, loses its way.
-		"in_context": 0,
 	}
 	all := p.Samples(nil)
 	for _, function := range slices.Sorted(maps.Keys(truth.Functions)) {
@@ -195,7 +189,7 @@ func TestShapes(t *testing.T) {
 		checkEnds(t, p, function, in[function], goal)
 	}
 	checkEnds(t, p, "all others", func(s *pprof.Sample) bool {
-		return !in["in_throw"](s) && !in["in_context"](s)
+		return !in["in_throw"](s)
 	}, goalWhole)
 	for _, chain := range [][]string{
 		{"vla_leaf", "in_vla", "main"},
@@ -203,6 +197,7 @@ func TestShapes(t *testing.T) {
 		{"vfork_child", "in_vfork", "main"},
 		{"never", "calls_never", "in_noreturn", "main"},
 		{"thread_burn", "run_thread"},
+		{"context_burn", "__start_context"},
 		{"labs", "in_plt", "main"},
 	} {
 		checkExact(t, p, harness.InFunction(chain[0]), chain...)
@@ -294,6 +289,42 @@ func TestThousandShortPrograms(t *testing.T) {
 	if t.Failed() {
 		t.Log(p.Describe(of))
 	}
+}
+
+// TestGoSignals profiles a Go program that is interrupted all the time: below the
+// runtime's handler must be what it interrupted, though that has no frame in the chain.
+func TestGoSignals(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		harness.SkipOrFail(t, "on %s stacks end at the handler", runtime.GOARCH)
+	}
+	const d = 6 * time.Second
+	w := harness.StartWorkload(t, "gosignals", d.Seconds()+3, 0)
+	p, _ := harness.StartRecord(t, d, "--pid", pid(w), fast).Wait(t)
+	w.Kill()
+	handler := func(s *pprof.Sample) bool {
+		return user(s, "runtime.sigtramp") != nil || user(s, "runtime.sigtramp.abi0") != nil
+	}
+	checkEnds(t, p, "all", nil, goalWhole)
+	checkEnds(t, p, "the handler", handler, goalWhole)
+	want := []string{"main.leaf", "main.interrupted", "main.main", "runtime.main", "runtime.goexit"}
+	inMain := harness.All(handler, harness.InFunction("main.main"))
+	all, shown := p.Samples(inMain), p.Samples(harness.All(inMain, func(s *pprof.Sample) bool {
+		f := user(s, "runtime.sigreturn__sigaction")
+		if f == nil {
+			f = user(s, "runtime.sigreturn__sigaction.abi0")
+		}
+		// A preemption is a call that the handler makes what it interrupted do.
+		f = slices.DeleteFunc(f, func(name string) bool { return strings.HasPrefix(name, "runtime.asyncPreempt") })
+		for i := range f {
+			f[i] = strings.TrimSuffix(f[i], ".abi0")
+		}
+		return len(f) > 0 && slices.Equal(f[1:], want)
+	}))
+	// The rest came in between calls of leaf. The runtime's own threads are interrupted, too.
+	if all < 20 || shown < 0.9*all {
+		t.Errorf("%.0f of %.0f stacks of the handler go on with %v\n%s", shown, all, want, p.Describe(handler))
+	}
+	checkExact(t, p, harness.InFunction("main.leaf"), want[:3]...)
 }
 
 // TestGoMemory profiles a Go program in code that is not as Go's compiler makes it:
