@@ -23,8 +23,9 @@ const (
 	WaitLabel = "wait"
 	// ThreadLabel is the thread's name.
 	ThreadLabel = "thread"
-	// MinBlock is the agent's default: the sums of shorter spells off CPU are estimated.
-	MinBlock = time.Millisecond
+	// MinBlockFlag sets the shortest spell off CPU that is profiled. For sums that are to add
+	// up it is 0s.
+	MinBlockFlag = "--min-block"
 )
 
 // Values of WaitLabel.
@@ -143,12 +144,21 @@ func (p *OffCPUProfile) Describe(m Match) string {
 	return "seconds off CPU, thread, wait, and stack (innermost first):\n" + strings.Join(lines[:min(len(lines), 30)], "\n")
 }
 
-// EstimateError is the standard deviation of the estimated sum of spells off CPU that are
-// all shorter than minBlock and that take total. A spell of d is taken with the probability
-// d/minBlock and then counts as minBlock, so that the sum's variance is that of
-// Σ d·(minBlock − d), which is no more than minBlock·total.
-func EstimateError(total, minBlock time.Duration) time.Duration {
-	return time.Duration(math.Sqrt(float64(minBlock) * float64(total)))
+// OffCPUAccount is what record says of the spells off CPU.
+type OffCPUAccount struct {
+	Sampled uint64 `json:"sampled"`  // with their stacks
+	LeftOut uint64 `json:"left_out"` // those that were sampled stand for them, too
+	Short   uint64 `json:"short"`    // below the shortest that is profiled
+}
+
+// EstimateError is the standard deviation of the estimated time of a part of the spells off
+// CPU that are sampled, if all of them take a time and that many of them were. The chance to
+// be sampled is the same for all spells of a place and goes with their root mean square, so
+// that of the n of a place m = n·p are sampled, where m goes with the place's time. The
+// variance of Σ d/p is n·E[d²]·(1−p)/p, which is no more than (part²/m)·E[d²]/E[d]²; the
+// last factor is that of an exponential distribution, 2.
+func EstimateError(part, all time.Duration, sampled uint64) time.Duration {
+	return time.Duration(math.Sqrt(2 * float64(part) * float64(all) / float64(max(sampled, 1))))
 }
 
 // SamplingError is the standard deviation of the CPU time that a sampler with this period

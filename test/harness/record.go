@@ -17,6 +17,7 @@ type Account struct {
 	Taken    uint64            `json:"taken"`
 	Profiled uint64            `json:"profiled"`
 	Dropped  map[string]uint64 `json:"dropped"`
+	OffCPU   *OffCPUAccount    `json:"off_cpu"` // nil without OffCPUFlag
 }
 
 // Lost is the sum of the dropped samples, less those of processes that were not
@@ -100,6 +101,9 @@ func (r *Recording) Wait(t TB) (*Profile, Account) {
 	p, err := NewProfile(raw)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if account.OffCPU != nil {
+		return p, account // it has the samples of both profiles
 	}
 	if n := p.Samples(nil); n < float64(account.Profiled)-0.01 || n > float64(account.Profiled)+0.01 {
 		t.Errorf("the profile has %.2f samples, the account says %d", n, account.Profiled)
