@@ -63,6 +63,13 @@ type ProfileChunkCursor struct {
 	Used  uint32
 }
 
+type ProfileExcludedSlot struct {
+	_     structs.HostLayout
+	Start uint64
+	Tgid  uint32
+	Epoch uint32
+}
+
 type ProfileProcessEvent struct {
 	_           structs.HostLayout
 	Time        uint64
@@ -311,7 +318,9 @@ const (
 	ProfileMapCounts               = "counts"
 	ProfileMapCursors              = "cursors"
 	ProfileMapExcluded             = "excluded"
+	ProfileMapExcludedLately       = "excluded_lately"
 	ProfileMapFiles                = "files"
+	ProfileMapFollowed             = "followed"
 	ProfileMapFreeChunks0          = "free_chunks_0"
 	ProfileMapFreeChunks1          = "free_chunks_1"
 	ProfileMapLostProcessEvents    = "lost_process_events"
@@ -331,6 +340,7 @@ const (
 	ProfileProgProcessExit         = "process_exit"
 	ProfileProgProcessFork         = "process_fork"
 	ProfileVarCurrentRound         = "current_round"
+	ProfileVarExcludedEpoch        = "excluded_epoch"
 	ProfileVarHashSeed             = "hash_seed"
 	ProfileVarHaveExcluded         = "have_excluded"
 	ProfileVarMaxFactor            = "max_factor"
@@ -418,7 +428,9 @@ type ProfileMapSpecs struct {
 	Counts            *ebpf.MapSpec `ebpf:"counts"`
 	Cursors           *ebpf.MapSpec `ebpf:"cursors"`
 	Excluded          *ebpf.MapSpec `ebpf:"excluded"`
+	ExcludedLately    *ebpf.MapSpec `ebpf:"excluded_lately"`
 	Files             *ebpf.MapSpec `ebpf:"files"`
+	Followed          *ebpf.MapSpec `ebpf:"followed"`
 	FreeChunks0       *ebpf.MapSpec `ebpf:"free_chunks_0"`
 	FreeChunks1       *ebpf.MapSpec `ebpf:"free_chunks_1"`
 	LostProcessEvents *ebpf.MapSpec `ebpf:"lost_process_events"`
@@ -438,6 +450,7 @@ type ProfileMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProfileVariableSpecs struct {
 	CurrentRound         *ebpf.VariableSpec `ebpf:"current_round"`
+	ExcludedEpoch        *ebpf.VariableSpec `ebpf:"excluded_epoch"`
 	HashSeed             *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.VariableSpec `ebpf:"have_excluded"`
 	MaxFactor            *ebpf.VariableSpec `ebpf:"max_factor"`
@@ -491,7 +504,9 @@ type ProfileMaps struct {
 	Counts            *ebpf.Map `ebpf:"counts"`
 	Cursors           *ebpf.Map `ebpf:"cursors"`
 	Excluded          *ebpf.Map `ebpf:"excluded"`
+	ExcludedLately    *ebpf.Map `ebpf:"excluded_lately"`
 	Files             *ebpf.Map `ebpf:"files"`
+	Followed          *ebpf.Map `ebpf:"followed"`
 	FreeChunks0       *ebpf.Map `ebpf:"free_chunks_0"`
 	FreeChunks1       *ebpf.Map `ebpf:"free_chunks_1"`
 	LostProcessEvents *ebpf.Map `ebpf:"lost_process_events"`
@@ -512,7 +527,9 @@ func (m *ProfileMaps) Close() error {
 		m.Counts,
 		m.Cursors,
 		m.Excluded,
+		m.ExcludedLately,
 		m.Files,
+		m.Followed,
 		m.FreeChunks0,
 		m.FreeChunks1,
 		m.LostProcessEvents,
@@ -533,6 +550,7 @@ func (m *ProfileMaps) Close() error {
 // It can be passed to LoadProfileObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProfileVariables struct {
 	CurrentRound         *ebpf.Variable `ebpf:"current_round"`
+	ExcludedEpoch        *ebpf.Variable `ebpf:"excluded_epoch"`
 	HashSeed             *ebpf.Variable `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.Variable `ebpf:"have_excluded"`
 	MaxFactor            *ebpf.Variable `ebpf:"max_factor"`

@@ -67,10 +67,13 @@ type kernelSide struct {
 	links    []link.Link
 	offLinks []link.Link // of the off-CPU sampler, while it runs
 	offCPU   bool        // whether there is one
+	followed []byte      // its counters of threads
 	clocks   map[int]*clock
 	sideband map[int]*perfevent.Sideband
 	ring     *ringbuf.Reader
 	unwinder *unwinder
+	// excludedEpoch is that of the kernel's; pumpMu guards it.
+	excludedEpoch uint32
 	chunks   int // a round
 	opts     Options
 	usePerf  bool // whether the kernel has perf links (Linux 5.15)
@@ -112,6 +115,7 @@ const noChunk = ^uint32(0) // NO_CHUNK of c/spanflame.h
 func openKernelSide(logger log.Logger, m *metrics, opts Options) (k *kernelSide, err error) {
 	k = &kernelSide{
 		logger: logger, metrics: m, opts: opts, usePerf: true,
+		excludedEpoch: 1,
 		clocks: map[int]*clock{}, sideband: map[int]*perfevent.Sideband{},
 	}
 	defer func() {
@@ -199,6 +203,11 @@ func (k *kernelSide) load() error {
 	}
 	if err != nil {
 		return err
+	}
+	if k.offCPU {
+		if err := k.mapFollowed(); err != nil {
+			return err
+		}
 	}
 	k.unwinder, err = newUnwinder(k.logger, k.metrics, &k.objs, segments.InnerMap, segments.MaxEntries)
 	return err
@@ -423,6 +432,10 @@ func (k *kernelSide) close() error {
 	}
 	if k.unwinder != nil {
 		errs = append(errs, k.unwinder.close())
+	}
+	if k.followed != nil {
+		errs = append(errs, unix.Munmap(k.followed))
+		k.followed = nil
 	}
 	errs = append(errs, k.objs.Close())
 	for i, m := range k.inner {

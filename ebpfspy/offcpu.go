@@ -3,12 +3,15 @@ package ebpfspy
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/go-kit/log/level"
+	"golang.org/x/sys/unix"
 
 	"github.com/spanflame/spanflame/bpf"
 )
@@ -285,9 +288,33 @@ func (c *counter) eachThread(f func(tid uint32, t *bpf.ProfileThreadState)) erro
 		}
 	}
 	for _, tid := range gone {
-		_ = threads.Delete(tid) // its number may be another thread's by now, which is seen at its next switch
+		c.kern.unfollow(tid) // its number may be another thread's by now, which is seen at its next switch
 	}
 	return nil
+}
+
+// mapFollowed maps the counters of the threads that are followed into the agent's memory,
+// for both it and the kernel add to them.
+func (k *kernelSide) mapFollowed() error {
+	size := int(k.objs.Followed.MaxEntries()) * 8
+	b, err := unix.Mmap(k.objs.Followed.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map the counters of threads: %w", err)
+	}
+	k.followed = b
+	return nil
+}
+
+func (k *kernelSide) countFollowed(tid uint32, n int64) {
+	slot := int(tid%k.objs.Followed.MaxEntries()) * 8
+	atomic.AddInt64((*int64)(unsafe.Pointer(&k.followed[slot])), n)
+}
+
+// unfollow forgets a thread.
+func (k *kernelSide) unfollow(tid uint32) {
+	if k.objs.Threads.Delete(tid) == nil {
+		k.countFollowed(tid, -1)
+	}
 }
 
 // sleeper is a thread that sleeps.
@@ -301,6 +328,7 @@ type sleeper struct {
 func (k *kernelSide) enterSleepers(id identity, sleeping []sleeper, now uint64, asleep func(tid uint32) bool) {
 	for _, s := range sleeping {
 		tid := s.tid
+		k.countFollowed(tid, 1)
 		var t bpf.ProfileThreadState
 		t.Now.Since = now
 		t.Now.Key = bpf.ProfileSampleKey{
@@ -316,6 +344,7 @@ func (k *kernelSide) enterSleepers(id identity, sleeping []sleeper, now uint64, 
 			}
 		}
 		if err := k.objs.Threads.Update(tid, &t, ebpf.UpdateNoExist); err != nil {
+			k.countFollowed(tid, -1)
 			if !errors.Is(err, ebpf.ErrKeyExist) {
 				level.Debug(k.logger).Log("msg", "cannot follow a thread that sleeps", "pid", id.pid, "err", err)
 				return
@@ -326,7 +355,7 @@ func (k *kernelSide) enterSleepers(id identity, sleeping []sleeper, now uint64, 
 			// It woke in between, before or after it was entered.
 			var now bpf.ProfileThreadState
 			if k.objs.Threads.Lookup(tid, &now) == nil && now.Now.Since == t.Now.Since {
-				_ = k.objs.Threads.Delete(tid)
+				k.unfollow(tid)
 			}
 		}
 	}

@@ -350,6 +350,7 @@ func (k *kernelSide) clearExcluded() {
 	for _, p := range pids {
 		_ = k.objs.Excluded.Delete(p) // an exec may have been faster
 	}
+	k.forgetExcluded()
 }
 
 func (s *Session) updateMapBytes() {
@@ -362,7 +363,7 @@ func (s *Session) updateMapBytes() {
 		}
 	}
 	o := s.kern.objs
-	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, o.Threads, o.Sites, o.Rates, s.kern.inner[0], s.kern.inner[1]} {
+	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, o.Threads, o.Sites, o.Rates, o.Followed, o.ExcludedLately, s.kern.inner[0], s.kern.inner[1]} {
 		add(m)
 	}
 	s.metrics.mapBytes.Set(float64(n) + float64(s.kern.unwinder.memory()))

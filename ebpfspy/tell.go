@@ -147,6 +147,15 @@ func (s *Session) reconsider(pid uint32) {
 	if _, ok := s.declined[pid]; ok {
 		delete(s.declined, pid)
 		_ = s.kern.objs.Excluded.Delete(pid)
+		s.kern.forgetExcluded()
+	}
+}
+
+// forgetExcluded lets the kernel look up anew who is excluded.
+func (k *kernelSide) forgetExcluded() {
+	k.excludedEpoch++
+	if err := k.objs.ExcludedEpoch.Set(k.excludedEpoch); err != nil {
+		level.Debug(k.logger).Log("msg", "processes that have become targets are not sampled", "err", err)
 	}
 }
 

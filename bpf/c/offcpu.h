@@ -56,7 +56,47 @@ struct {
 	__type(value, struct block_rate);
 } rates SEC(".maps");
 
+/* How many threads are followed whose number ends in the slot's: most switches are of
+ * others, and to look that up in an array takes a tenth of the time. */
+#define FOLLOWED_SLOTS 16384
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FOLLOWED_SLOTS);
+	__uint(map_flags, BPF_F_MMAPABLE); /* the agent adds to it, too */
+	__type(key, u32);
+	__type(value, u64);
+} followed SEC(".maps");
+
 const struct thread_state no_state = {};
+
+static __always_inline struct thread_state *state_of_thread(u32 tid)
+{
+	u32 slot = tid % FOLLOWED_SLOTS;
+	u64 *n = bpf_map_lookup_elem(&followed, &slot);
+
+	return n && *n ? bpf_map_lookup_elem(&threads, &tid) : 0;
+}
+
+static __always_inline void count_followed(u32 tid, s64 n)
+{
+	u32 slot = tid % FOLLOWED_SLOTS;
+	u64 *count = bpf_map_lookup_elem(&followed, &slot);
+
+	if (count)
+		__sync_fetch_and_add(count, n);
+}
+
+static __always_inline struct thread_state *follow(u32 tid)
+{
+	struct thread_state *t = state_of_thread(tid);
+
+	if (t)
+		return t;
+	if (!bpf_map_update_elem(&threads, &tid, &no_state, BPF_NOEXIST))
+		count_followed(tid, 1);
+	return bpf_map_lookup_elem(&threads, &tid);
+}
 
 /* Roughly the square root, always the same for the same number: a chance need not be
  * exact, only known. At least 1. */
@@ -166,22 +206,22 @@ static __always_inline bool keep_stack(void *ctx, u32 r, struct task_struct *tas
 /* Forgets a thread that has ended; its block that was cut is the reader's to forget. */
 static __always_inline void thread_ended(u32 tid)
 {
-	struct thread_state *t = bpf_map_lookup_elem(&threads, &tid);
+	struct thread_state *t = state_of_thread(tid);
 
 	if (!t)
 		return;
 	if (t->cut_at && t->cut_at == round_began[current_round & 1])
 		t->gone = 1;
-	else
-		bpf_map_delete_elem(&threads, &tid);
+	else if (!bpf_map_delete_elem(&threads, &tid))
+		count_followed(tid, -1);
 }
 
-static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *task, bool preempted, u64 now)
+static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *task, bool preempted)
 {
 	u32 tid = task->pid, tgid = task->tgid, zero = 0, state;
 	struct block_rate *rate;
 	struct thread_state *t;
-	u64 start, site;
+	u64 now, start, site;
 	bool runnable;
 
 	if (!tid || task->flags & PF_KTHREAD)
@@ -195,18 +235,15 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 	if (is_excluded(tgid, start))
 		return;
 	runnable = preempted || !state;
-	t = bpf_map_lookup_elem(&threads, &tid);
+	t = follow(tid);
 	if (!t) {
-		bpf_map_update_elem(&threads, &tid, &no_state, BPF_NOEXIST);
-		t = bpf_map_lookup_elem(&threads, &tid);
-		if (!t) {
-			count_stat(r, STAT_OFF_UNTRACKED);
-			return;
-		}
+		count_stat(r, STAT_OFF_UNTRACKED);
+		return;
 	}
 	rate = bpf_map_lookup_elem(&rates, &zero);
 	if (!rate)
 		return;
+	now = bpf_ktime_get_ns();
 
 	t->now.woken = runnable ? now : 0;
 	t->now.waker = 0;
@@ -240,6 +277,9 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 			rate->kept++;
 			if (keep_stack(ctx, r, task, &t->now, runnable))
 				t->now.chance = chance;
+			now = bpf_ktime_get_ns(); /* it is on its CPU as long as its stack is taken */
+			if (runnable)
+				t->now.woken = now;
 		}
 	}
 	t->now.since = now;
@@ -294,10 +334,10 @@ static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 
 		count_stat(r, STAT_COUNTS_MAP_FULL);
 }
 
-static __always_inline void switched_in(u32 r, struct task_struct *task, u64 now)
+static __always_inline void switched_in(u32 r, struct task_struct *task)
 {
 	u32 tid = task->pid, zero = 0, chance;
-	u64 began = round_began[r & 1], from, woken, waited, queued;
+	u64 began = round_began[r & 1], now, from, woken, waited, queued;
 	struct thread_state *t;
 	struct scratch *s;
 	void *table;
@@ -305,9 +345,10 @@ static __always_inline void switched_in(u32 r, struct task_struct *task, u64 now
 
 	if (!tid || task->flags & PF_KTHREAD)
 		return;
-	t = bpf_map_lookup_elem(&threads, &tid);
+	t = state_of_thread(tid);
 	if (!t || !t->now.since)
 		return;
+	now = bpf_ktime_get_ns();
 	from = t->now.since;
 	length = now - from;
 	if (from < began && t->cut_at != began) {
@@ -372,10 +413,9 @@ SEC("tp_btf/sched_switch")
 int BPF_PROG(off_cpu, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	u32 r = current_round & 1;
-	u64 now = bpf_ktime_get_ns();
 
-	switched_in(r, next, now);
-	switched_out(ctx, r, prev, preempt, now);
+	switched_in(r, next);
+	switched_out(ctx, r, prev, preempt);
 	return 0;
 }
 
@@ -411,7 +451,7 @@ SEC("tp_btf/sched_waking")
 int BPF_PROG(off_cpu_waking, struct task_struct *task)
 {
 	u32 tid = task->pid;
-	struct thread_state *t = bpf_map_lookup_elem(&threads, &tid);
+	struct thread_state *t = state_of_thread(tid);
 
 	if (!t || !t->now.since || t->now.woken)
 		return 0;

@@ -51,6 +51,11 @@ enum {
 	BPF_F_USER_STACK = 256,
 };
 
+/* Flags of maps. */
+enum {
+	BPF_F_MMAPABLE = 1024,
+};
+
 /* The helpers whose presence is asked for with bpf_core_enum_value_exists. */
 enum bpf_func_id {
 	BPF_FUNC_get_current_task_btf = 158,
