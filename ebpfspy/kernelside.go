@@ -74,10 +74,10 @@ type kernelSide struct {
 	unwinder *unwinder
 	// excludedEpoch is that of the kernel's; pumpMu guards it.
 	excludedEpoch uint32
-	chunks   int // a round
-	opts     Options
-	usePerf  bool // whether the kernel has perf links (Linux 5.15)
-	paused   bool // the clocks were closed on purpose: nobody opens them anew
+	chunks        int // a round
+	opts          Options
+	usePerf       bool // whether the kernel has perf links (Linux 5.15)
+	paused        bool // the clocks were closed on purpose: nobody opens them anew
 }
 
 // clock is the sampler of one CPU.
@@ -116,7 +116,7 @@ func openKernelSide(logger log.Logger, m *metrics, opts Options) (k *kernelSide,
 	k = &kernelSide{
 		logger: logger, metrics: m, opts: opts, usePerf: true,
 		excludedEpoch: 1,
-		clocks: map[int]*clock{}, sideband: map[int]*perfevent.Sideband{},
+		clocks:        map[int]*clock{}, sideband: map[int]*perfevent.Sideband{},
 	}
 	defer func() {
 		if err != nil {
