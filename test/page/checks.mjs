@@ -205,6 +205,118 @@ export async function downloads(page, name) {
   return profile.length;
 }
 
+const kindButton = (page, name) => page.getByRole('group', { name: 'CPU or off-CPU' }).getByRole('button', { name, exact: true });
+const waitsCard = (page) => page.getByRole('region', { name: 'Time off the CPU by wait' });
+const waitButton = (page, name) => waitsCard(page).getByRole('group', { name: 'What was waited for' }).getByRole('button', { name: new RegExp(`^${name} `) });
+const idleToggle = (page) => waitsCard(page).getByRole('button', { name: /^Leave out idle/ });
+const settled = (page) => page.waitForFunction(() => document.querySelectorAll('.stale').length === 0);
+
+/** A duration as the page writes it, in seconds. */
+function seconds(text) {
+  const units = { h: 3600, min: 60, s: 1, ms: 1e-3, 'µs': 1e-6, ns: 1e-9 };
+  return [...text.matchAll(/([\d.,]+) (h|min|s|ms|µs|ns)\b/g)].reduce((sum, [, n, unit]) => sum + Number(n.replace(/,/g, '')) * units[unit], 0);
+}
+
+/** Figures of two answers, a moment apart, that should be of the same thing. */
+function close(a, b, text) {
+  assert.ok(Math.abs(a - b) <= 0.02 * Math.max(a, b) + 1, `${text}: ${a} and ${b} seconds`);
+}
+
+const total = async (where) => seconds(await where.locator('.total b').textContent());
+const causes = (page) =>
+  waitsCard(page)
+    .locator('.legend button')
+    .evaluateAll((list) => list.map((b) => ({ name: b.querySelector('.legend-name').textContent, time: b.querySelector('.legend-value').textContent })));
+
+/** Off-CPU time by what was waited for adds up to the profile, largest first; a click picks a cause. */
+export async function breaksDownWaits(page, base, service, cause) {
+  await page.goto(at(base, { service, live: 'off' }));
+  await kindButton(page, 'Off-CPU').click();
+  await page.waitForURL((u) => u.searchParams.get('type')?.startsWith('off_cpu:'));
+  await waitButton(page, cause).waitFor();
+  await settled(page);
+  const profile = page.getByRole('region', { name: 'Profile', exact: true });
+  const listed = await causes(page);
+  const times = listed.map((c) => seconds(c.time));
+  assert.ok(listed.length > 1, `there is more than ${cause}`);
+  times.slice(1).forEach((t, i) => assert.ok(t <= times[i], 'the largest is first'));
+  close(times.reduce((a, b) => a + b, 0), await total(profile), 'the causes add up to the profile');
+
+  await waitButton(page, cause).click();
+  await page.waitForURL((u) => u.searchParams.get('filter') === `wait=${cause}`);
+  await settled(page);
+  assert.equal(await waitButton(page, cause).getAttribute('aria-pressed'), 'true');
+  const picked = (await causes(page)).find((c) => c.name === cause);
+  close(seconds(picked.time), await total(profile), `only ${cause} is shown`);
+  assert.equal((await causes(page)).length, listed.length, 'the others are still there to be picked');
+
+  // CPU time has no such label: the chip stays, and filters nothing.
+  await kindButton(page, 'CPU').click();
+  await page.locator('.chip.unused').waitFor();
+  await settled(page);
+  assert.ok((await total(profile)) > 0, 'CPU time is there');
+  await kindButton(page, 'Off-CPU').click();
+  await waitButton(page, cause).click();
+  await page.waitForURL((u) => !u.searchParams.has('filter'));
+}
+
+/** Idle threads are left out, by a filter that stands in the address. */
+export async function leavesOutIdle(page, base, service) {
+  await page.goto(at(base, { service, type: 'off_cpu:off_cpu:nanoseconds::', live: 'off' }));
+  await idleToggle(page).waitFor();
+  await settled(page);
+  const profile = page.getByRole('region', { name: 'Profile', exact: true });
+  const all = await total(profile);
+  const idle = seconds(await idleToggle(page).textContent());
+  assert.ok(idle > 0, 'some threads are idle');
+  await idleToggle(page).click();
+  await page.waitForURL((u) => u.searchParams.get('filter') === 'idle!=true');
+  await settled(page);
+  assert.equal(await idleToggle(page).getAttribute('aria-pressed'), 'true');
+  close(all - idle, await total(profile), 'all but the idle are shown');
+  await idleToggle(page).click();
+  await page.waitForURL((u) => !u.searchParams.has('filter'));
+}
+
+/** CPU and off-CPU stand side by side, of the same service and with one search, and below each other where there is no room. */
+export async function showsSideBySide(page, base, service) {
+  await page.goto(at(base, { service, live: 'off' }));
+  await kindButton(page, 'Side by side').click();
+  await page.waitForURL((u) => u.searchParams.get('side') === 'on');
+  const sides = ['CPU time', 'Time off the CPU'].map((name) => page.getByRole('region', { name, exact: true }));
+  for (const s of sides) {
+    await s.locator('.flame-canvas canvas').waitFor();
+    assert.ok((await total(s)) > 0, 'each has its total');
+  }
+  await searchBox(page).fill('schedule');
+  for (const s of sides) await s.getByText(/functions? found/).waitFor();
+  await searchBox(page).fill('');
+
+  const [left, right] = await Promise.all(sides.map((s) => s.boundingBox()));
+  assert.ok(right.x >= left.x + left.width - 1 && Math.abs(right.y - left.y) < 2, 'beside each other');
+  const size = page.viewportSize();
+  await page.setViewportSize({ width: 420, height: 900 });
+  const [upper, lower] = await Promise.all(sides.map((s) => s.boundingBox()));
+  assert.ok(lower.y >= upper.y + upper.height - 1 && Math.abs(lower.x - upper.x) < 2, 'below each other on a narrow screen');
+  assert.ok(await page.evaluate(() => document.querySelector('main').scrollWidth <= innerWidth), 'nothing is wider than the screen');
+  await page.setViewportSize(size);
+
+  await page.reload();
+  await sides[1].locator('.flame-canvas canvas').waitFor();
+  await kindButton(page, 'CPU').click();
+  await page.waitForURL((u) => !u.searchParams.has('side'));
+}
+
+/** Where there are no off-CPU profiles, the page says how to get them. */
+export async function tellsHowToEnableOffCPU(page) {
+  await kindButton(page, 'Side by side').click();
+  await page.getByRole('region', { name: 'CPU time', exact: true }).locator('.flame-canvas canvas').waitFor();
+  await page.getByText('off_cpu:', { exact: false }).waitFor();
+  await kindButton(page, 'Off-CPU').click();
+  await page.getByText('No off-CPU profiles in this time').waitFor();
+  assert.equal(await waitsCard(page).count(), 0);
+}
+
 /** The targets page has the process with its service, and tells the reason. */
 export async function listsTarget(page, base, pid, service) {
   await page.goto(at(base, { page: 'targets' }));

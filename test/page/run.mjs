@@ -1,14 +1,17 @@
 // The page, tested in headless Chromium against a running agent.
 //
 //   node test/page/run.mjs --url http://127.0.0.1:4041/ --function main.burn --pid 4711
-//        [--service S] [--wait SECONDS] [--screenshots DIR] [--chromium PATH]
+//        [--cause WAIT] [--service S] [--wait SECONDS] [--screenshots DIR] [--chromium PATH]
 //   node test/page/run.mjs --mock [--screenshots DIR]
 //
 // --function  a function that uses much CPU and that only this process has
 // --pid       its process; its service is what the agent says, or must be --service
+// --cause     what its threads wait for, beside others and beside being idle, such
+//             as sleep; without it, off-CPU profiles are not looked for
 // --wait      how long the first picture may take (default 30)
 // --mock      runs against the stand-in of test/page/mock: with 5,000 processes,
-//             a fresh agent, one without store, and broken answers
+//             a fresh agent, one without off-CPU profiles, one without store, and
+//             broken answers
 
 import assert from 'node:assert/strict';
 import { mkdirSync } from 'node:fs';
@@ -24,6 +27,7 @@ const { values: flags } = parseArgs({
     url: { type: 'string' },
     function: { type: 'string' },
     pid: { type: 'string' },
+    cause: { type: 'string' },
     service: { type: 'string' },
     wait: { type: 'string', default: '30' },
     screenshots: { type: 'string' },
@@ -68,7 +72,7 @@ async function serviceOf(url, pid) {
   return process.service_name;
 }
 
-async function suite({ url, name, pid, service, wait, kernel, pprofNames }) {
+async function suite({ url, name, pid, service, cause, wait, kernel, pprofNames }) {
   const { page, context, faults } = await open(browser, url);
   try {
     await step(`opens and shows ${name}`, () => check.showsFunction(page, name, wait));
@@ -83,6 +87,11 @@ async function suite({ url, name, pid, service, wait, kernel, pprofNames }) {
     await step('sorts the table', () => check.sorts(page));
     await step('downloads pprof', async () => `${await check.downloads(page, pprofNames ? name : undefined)} bytes`);
     await step('keeps the last picture when the server is silent', () => check.survivesSilence(page, name));
+    if (cause) {
+      await step(`breaks off-CPU time down, by ${cause} and others`, () => check.breaksDownWaits(page, url, service, cause));
+      await step('leaves out idle threads', () => check.leavesOutIdle(page, url, service));
+      await step('shows CPU and off-CPU side by side', () => check.showsSideBySide(page, url, service));
+    }
     await page.goto(url);
     await page.locator('.chart-canvas canvas').waitFor();
     await step('zooms into the chart', () => check.zooms(page));
@@ -99,17 +108,26 @@ async function suite({ url, name, pid, service, wait, kernel, pprofNames }) {
   } finally {
     await context.close();
   }
-  if (flags.screenshots) await gallery(url, service);
+  if (flags.screenshots) await gallery(url, service, cause !== undefined);
 }
 
 /** Pictures of the main views, light, dark and narrow. */
-async function gallery(url, service) {
+async function gallery(url, service, off) {
   const views = [
     ['light', url, {}],
     ['dark', check.at(url, { service }), { scheme: 'dark' }],
     ['targets-dark', check.at(url, { page: 'targets' }), { scheme: 'dark' }],
     ['narrow', url, { width: 420, height: 900 }],
   ];
+  if (off) {
+    const type = 'off_cpu:off_cpu:nanoseconds::';
+    views.push(
+      ['off-cpu', check.at(url, { service, type }), {}],
+      ['side-by-side', check.at(url, { service, side: 'on' }), {}],
+      ['side-by-side-dark', check.at(url, { service, side: 'on', filter: 'idle!=true' }), { scheme: 'dark' }],
+      ['side-by-side-narrow', check.at(url, { service, side: 'on' }), { width: 420, height: 900 }],
+    );
+  }
   for (const [name, address, options] of views) {
     const { page, context } = await open(browser, address, options);
     await page.waitForLoadState('networkidle').catch(() => {});
@@ -121,7 +139,7 @@ async function gallery(url, service) {
 
 async function mockSuite() {
   const mock = await startMock({ processes: 5_000 });
-  await suite({ url: mock.url, name: 'main.burnTax', pid: '400', service: 'shop-frontend', wait: 5_000 });
+  await suite({ url: mock.url, name: 'main.burnTax', pid: '400', service: 'shop-frontend', cause: 'lock', wait: 5_000 });
   await mock.close();
 
   await step('shows a fresh agent’s first picture by itself', async () => {
@@ -133,6 +151,15 @@ async function mockSuite() {
     assert.ok(late < 2_500, `the picture came ${late} ms after there was one`);
     await context.close();
     await fresh.close();
+  });
+  await step('says how to get off-CPU profiles', async () => {
+    const cpu = await startMock({ mode: 'cpu' });
+    const { page, context, faults } = await open(browser, cpu.url);
+    await check.tellsHowToEnableOffCPU(page);
+    await shot(page, 'off-cpu-missing');
+    assert.deepEqual(faults, []);
+    await context.close();
+    await cpu.close();
   });
   await step('says that the store is off', async () => {
     const off = await startMock({ mode: 'off' });
@@ -160,7 +187,7 @@ try {
   } else {
     const service = await serviceOf(flags.url, flags.pid);
     if (flags.service) assert.equal(service, flags.service, 'the service of the process');
-    await suite({ url: flags.url, name: flags.function, pid: flags.pid, service, wait: Number(flags.wait) * 1000, kernel: release(), pprofNames: true });
+    await suite({ url: flags.url, name: flags.function, pid: flags.pid, service, cause: flags.cause, wait: Number(flags.wait) * 1000, kernel: release(), pprofNames: true });
   }
 } catch (err) {
   if (failed === 0) console.error(err);

@@ -74,14 +74,40 @@ export const services = {
   'systemd-journald': { labels: { systemd_unit: 'systemd-journald.service' }, cores: 0.02, stacks: [[['_start', '__libc_start_main', 'main', 'sd_event_run', 'sd_event_dispatch', 'server_process_datagram', 'journal_file_append_entry', 'siphash24_compress'], 1]] },
 };
 
-/** The profile of the services over some seconds as levels of quadruples, as the API sends them. */
-export function flamegraph(names, seconds) {
+// How the threads of each service wait: cause, idle, how many at once, and in which functions.
+const waits = [
+  ['lock', 'true', 6, ['pthread_cond_wait', '__futex_wait', 'futex_do_wait']],
+  ['poll', 'true', 3.2, ['epoll_wait', 'do_epoll_wait', 'ep_poll']],
+  ['lock', '', 1.4, ['pthread_mutex_lock', '__futex_wait', 'futex_do_wait']],
+  ['network', '', 0.8, ['recv', 'tcp_recvmsg', 'wait_woken']],
+  ['sleep', '', 0.3, ['nanosleep', 'hrtimer_nanosleep', 'do_nanosleep']],
+  ['disk', '', 0.17, ['fdatasync', 'ext4_sync_file', 'io_schedule']],
+  ['run_queue', '', 0.09, ['schedule']],
+  ['page_fault', '', 0.002, ['asm_exc_page_fault', 'folio_wait_bit_common']],
+  ['', '', 0.04, ['[truncated: not_sampled]']],
+];
+
+const labelsOf = (service) => ({ service_name: service, ...services[service].labels });
+
+/** The series of CPU time: labels, how much at once, and stacks with weights. */
+export const onCPU = Object.entries(services).map(([service, { cores, stacks }]) => ({ labels: labelsOf(service), atOnce: cores, stacks }));
+
+/** The series of time off the CPU: one for each service, cause and idleness. */
+export const offCPU = Object.entries(services).flatMap(([service, { stacks }]) =>
+  waits.map(([wait, idle, atOnce, frames]) => ({
+    labels: { ...labelsOf(service), ...(wait && { wait }), ...(idle && { idle }) },
+    atOnce,
+    stacks: stacks.map(([stack, weight]) => [[...stack.slice(0, -1), ...frames, '__schedule'], weight]),
+  })),
+);
+
+/** The profile of the series over some seconds as levels of quadruples, as the API sends them. */
+export function flamegraph(series, seconds) {
   const root = { name: 'total', total: 0, self: 0, children: new Map() };
-  for (const service of names) {
-    const s = services[service];
-    const weights = s.stacks.reduce((n, [, w]) => n + w, 0);
-    for (const [stack, weight] of s.stacks) {
-      const value = Math.round((s.cores * seconds * 1e9 * weight) / weights);
+  for (const { atOnce, stacks } of series) {
+    const weights = stacks.reduce((n, [, w]) => n + w, 0);
+    for (const [stack, weight] of stacks) {
+      const value = Math.round((atOnce * seconds * 1e9 * weight) / weights);
       root.total += value;
       let at = root;
       for (const name of stack) {

@@ -3,15 +3,15 @@
 //
 //   node test/page/mock/server.mjs [--port 4041] [--mode MODE] [--processes N]
 //
-// Modes: data (default); fresh: nothing for the first 5 s; off: the store is
-// off; hostile: broken levels and odd names.
+// Modes: data (default); fresh: nothing for the first 5 s; cpu: no off-CPU
+// profiles; off: the store is off; hostile: broken levels and odd names.
 
 import { createServer } from 'node:http';
 import { readFileSync, existsSync } from 'node:fs';
 import { extname, join, normalize } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { flamegraph, random, services } from './profile.mjs';
+import { flamegraph, offCPU, onCPU, random, services } from './profile.mjs';
 
 const POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:";
 const DIST = fileURLToPath(new URL('../../../web/ui/dist', import.meta.url));
@@ -82,33 +82,48 @@ export async function startMock({ port = 0, mode = 'data', processes = 320, star
     const q = JSON.parse(body.toString() || '{}');
     const from = Number(q.start);
     const to = Number(q.end);
-    const names = fresh() ? [] : select(q.labelSelector ?? q.matchers?.[0] ?? '{}');
     const waits = q.profileTypeID === OFF_CPU;
+    const types = [CPU, ...(state.mode === 'cpu' ? [] : [OFF_CPU])];
+    const all = state.mode === 'cpu' ? onCPU : [...onCPU, ...offCPU];
+    const of = fresh() ? [] : q.profileTypeID ? (waits ? all.filter((s) => !onCPU.includes(s)) : onCPU) : all;
+    const series = select(of, q.labelSelector ?? q.matchers?.[0] ?? '{}');
     switch (method) {
       case 'ProfileTypes':
-        return send(response, 200, fresh() ? {} : { profileTypes: [CPU, OFF_CPU].map((ID) => ({ ID, name: ID.split(':')[0], sampleType: ID.split(':')[1], sampleUnit: 'nanoseconds' })) });
+        return send(response, 200, fresh() ? {} : { profileTypes: types.map((ID) => ({ ID, name: ID.split(':')[0], sampleType: ID.split(':')[1], sampleUnit: 'nanoseconds' })) });
       case 'LabelNames':
-        return send(response, 200, { names: [...new Set(['__profile_type__', 'service_name', ...names.flatMap((n) => Object.keys(services[n].labels))])].sort() });
+        return send(response, 200, { names: [...new Set(['__profile_type__', ...series.flatMap((s) => Object.keys(s.labels))])].sort() });
       case 'LabelValues':
-        return send(response, 200, { names: [...new Set(names.map((n) => (q.name === 'service_name' ? n : services[n].labels[q.name])).filter(Boolean))].sort() });
+        return send(response, 200, { names: [...new Set(series.map((s) => s.labels[q.name]).filter(Boolean))].sort() });
       case 'SelectMergeStacktraces':
-        return send(response, 200, state.mode === 'hostile' ? { flamegraph: hostileFlame } : names.length ? { flamegraph: flamegraph(names, ((to - from) / 1000) * (waits ? 40 : 1)) } : { flamegraph: {} });
-      case 'SelectSeries': {
-        const step = q.step * 1000;
-        const series = names.map((n) => {
-          const noise = random([...n].reduce((a, c) => a + c.charCodeAt(0), 7));
-          const points = [];
-          for (let t = from; t <= to + step; t += step) {
-            const wave = 1 + 0.35 * Math.sin(t / 90_000 + n.length) + 0.22 * (noise() - 0.5) + (n === 'shop-frontend' && t > to - 240_000 && t < to - 120_000 ? 0.8 : 0);
-            points.push({ timestamp: String(t), value: services[n].cores * wave * step * 1e6 * (waits ? 40 : 1) });
-          }
-          return { labels: (q.groupBy ?? []).includes('service_name') ? [{ name: 'service_name', value: n }] : [], points };
-        });
-        return send(response, 200, { series });
-      }
+        return send(response, 200, state.mode === 'hostile' ? { flamegraph: hostileFlame } : series.length ? { flamegraph: flamegraph(series, (to - from) / 1000) } : { flamegraph: {} });
+      case 'SelectSeries':
+        return send(response, 200, { series: sums(series, q.groupBy ?? [], from, to, q.step * 1000) });
       default:
         return send(response, 404, { code: 'unimplemented', message: method });
     }
+  }
+
+  /** The sums of each group and step; of a step that is the whole range, just the flame graph's total. */
+  function sums(series, groupBy, from, to, step) {
+    const groups = new Map();
+    for (const { labels, atOnce } of series) {
+      const by = groupBy.filter((n) => labels[n]).map((name) => ({ name, value: labels[name] }));
+      const key = JSON.stringify(by);
+      const group = groups.get(key) ?? { by, values: new Map() };
+      groups.set(key, group);
+      const n = labels.service_name;
+      const noise = random([...n].reduce((a, c) => a + c.charCodeAt(0), 7));
+      const add = (t, value) => group.values.set(t, (group.values.get(t) ?? 0) + value);
+      if (step >= to - from) {
+        add(from + step, atOnce * (to - from) * 1e6);
+        continue;
+      }
+      for (let t = from; t <= to + step; t += step) {
+        const wave = 1 + 0.35 * Math.sin(t / 90_000 + n.length) + 0.22 * (noise() - 0.5) + (n === 'shop-frontend' && t > to - 240_000 && t < to - 120_000 ? 0.8 : 0);
+        add(t, atOnce * wave * step * 1e6);
+      }
+    }
+    return [...groups.values()].map((g) => ({ labels: g.by, points: [...g.values].map(([t, value]) => ({ timestamp: String(t), value })) }));
   }
 
   function targets() {
@@ -151,13 +166,13 @@ export async function startMock({ port = 0, mode = 'data', processes = 320, star
   return { url: `http://127.0.0.1:${server.address().port}/`, state, close: () => new Promise((r) => server.close(r)), server };
 }
 
-/** The services that a selector leaves; the four comparisons, as the agent knows them. */
-export function select(selector) {
+/** The series that a selector leaves; the four comparisons, as the agent knows them. */
+export function select(series, selector) {
   const parts = [...selector.matchAll(/([a-zA-Z_]\w*)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"/g)];
-  return Object.keys(services).filter((n) =>
+  return series.filter(({ labels }) =>
     parts.every(([, name, op, quoted]) => {
       const want = quoted.replace(/\\(.)/g, '$1');
-      const have = name === 'service_name' ? n : (services[n].labels[name] ?? '');
+      const have = labels[name] ?? '';
       const hit = op.endsWith('~') ? new RegExp(`^(?:${want})$`).test(have) : have === want;
       return op.startsWith('!') ? !hit : hit;
     }),

@@ -6,7 +6,7 @@ import { AlertTriangle, Search, X } from 'lucide-react';
 interface SegmentedProps<T extends string> {
   label: string;
   value: T;
-  options: ReadonlyArray<{ value: T; text: string; icon?: ReactNode }>;
+  options: ReadonlyArray<{ value: T; text: string; icon?: ReactNode; title?: string }>;
   onChange: (value: T) => void;
 }
 
@@ -15,7 +15,7 @@ export function Segmented<T extends string>({ label, value, options, onChange }:
   return (
     <div className="segmented" role="group" aria-label={label}>
       {options.map((o) => (
-        <button key={o.value} type="button" aria-pressed={o.value === value} onClick={() => onChange(o.value)} title={o.text}>
+        <button key={o.value} type="button" aria-pressed={o.value === value} onClick={() => onChange(o.value)} title={o.title ?? o.text}>
           {o.icon}
           <span>{o.text}</span>
         </button>

@@ -11,16 +11,18 @@ import { Popover } from './popover';
 interface Props {
   service: string;
   filters: Filter[];
+  /** Says whether a filter narrows what is shown. */
+  applies: (filter: Filter) => boolean;
   range: Range;
   onChange: (filters: Filter[]) => void;
 }
 
 /** The label filters: a chip each, and the button that adds one. */
-export function Filters({ service, filters, range, onChange }: Props) {
+export function Filters({ service, filters, applies, range, onChange }: Props) {
   return (
     <div className="filters" role="group" aria-label="Label filters">
       {filters.map((f, i) => (
-        <div className="chip" key={`${i} ${f.name}`}>
+        <div className={applies(f) ? 'chip' : 'chip unused'} key={`${i} ${f.name}`} title={applies(f) ? undefined : `Samples of this profile type have no label “${f.name}”: it filters nothing here`}>
           <Popover
             className="chip-text"
             label={`Change the filter: ${f.name} ${OP_WORDS[f.op]} ${f.value}`}

@@ -121,6 +121,7 @@ export const REASON_WORDS: Record<string, string> = {
   process_gone: 'The process ended before anything was learnt of it.',
   stack_map_full: 'The kernel map of stacks was full. A larger map keeps them.',
   counts_map_full: 'The kernel map of counts was full. A larger map keeps them.',
+  idle: 'The thread waited for work, and profiles.off_cpu.idle leaves that out.',
   round_abandoned: 'The agent stopped, or failed, in the middle of a round.',
   encode_failed: 'The profile could not be encoded; the log has the error.',
   queue_full: 'The queue in memory was full, so the oldest were dropped: the server is too slow or away.',

@@ -4,6 +4,7 @@ import { DEFAULT_STATE, formatState, parseState, type State } from './urlstate';
 const full: State = {
   page: 'targets',
   type: 'off_cpu:off_cpu:nanoseconds::',
+  side: true,
   service: 'a b&c="d"',
   filters: [
     { name: 'pod', op: '=~', value: 'x.*|y=z' },
@@ -47,7 +48,7 @@ describe('state in the address', () => {
   });
 
   it.each([
-    'page=x&view=y&sort=z&show=a',
+    'page=x&view=y&sort=z&show=a&side=x',
     'last=0m',
     'last=999999d',
     'last=-5m',

@@ -13,6 +13,8 @@ export interface State {
   page: Page;
   /** Profile type, such as "process_cpu:cpu:nanoseconds:cpu:nanoseconds"; "" is the first there is. */
   type: string;
+  /** CPU time and time off the CPU beside each other, whatever the type. */
+  side: boolean;
   /** service_name; "" is all services. */
   service: string;
   filters: Filter[];
@@ -35,6 +37,7 @@ export interface State {
 export const DEFAULT_STATE: State = {
   page: 'profiles',
   type: '',
+  side: false,
   service: '',
   filters: [],
   range: DEFAULT_RANGE,
@@ -66,6 +69,7 @@ export function parseState(query: string): State {
   return {
     page: oneOf(p.get('page'), ['profiles', 'targets', 'status'], DEFAULT_STATE.page),
     type: text('type'),
+    side: p.get('side') === 'on',
     service: text('service'),
     filters: p
       .getAll('filter')
@@ -96,6 +100,7 @@ export function formatState(s: State): string {
   };
   put('page', s.page, DEFAULT_STATE.page);
   put('type', s.type);
+  if (s.side) p.set('side', 'on');
   put('service', s.service);
   for (const f of s.filters) p.append('filter', filterText(f));
   if (s.range.kind === 'absolute') {
