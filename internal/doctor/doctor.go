@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/go-kit/log"
@@ -62,6 +63,7 @@ func Examine(try TryRun) []Finding {
 		{"kernel lockdown", lockdown},
 		{"kernel programs", programs},
 		{"sampling clock", clock},
+		{"switches of threads", switches},
 		{"kernel function names", kernelNames},
 		{"process information", processes},
 		{"process ids", pidNamespace},
@@ -227,6 +229,18 @@ func clock() Finding {
 		}
 	}
 	return ok(fmt.Sprintf("each of the %d CPUs can be sampled", len(online)))
+}
+
+func switches() Finding {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.Tracing, AttachType: ebpf.AttachTraceRawTp, AttachTo: "sched_switch", License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		return limited("time off the CPU cannot be profiled: "+short(err), mendBPF(err))
+	}
+	p.Close()
+	return ok("time off the CPU can be profiled")
 }
 
 func kernelNames() Finding {

@@ -23,9 +23,6 @@ const (
 	WaitLabel = "wait"
 	// ThreadLabel is the thread's name.
 	ThreadLabel = "thread"
-	// MinBlockFlag sets the shortest spell off CPU that is profiled. For sums that are to add
-	// up it is 0s.
-	MinBlockFlag = "--min-block"
 )
 
 // Values of WaitLabel.
@@ -148,7 +145,6 @@ func (p *OffCPUProfile) Describe(m Match) string {
 type OffCPUAccount struct {
 	Sampled uint64 `json:"sampled"`  // with their stacks
 	LeftOut uint64 `json:"left_out"` // those that were sampled stand for them, too
-	Short   uint64 `json:"short"`    // below the shortest that is profiled
 }
 
 // EstimateError is the standard deviation of the estimated time of a part of the spells off

@@ -59,7 +59,7 @@ func recordOffCPU(t *testing.T, workload string, args ...any) recording {
 }
 
 // offCPU is how record is started: with all that was off CPU, however shortly.
-var offCPU = []string{harness.OffCPUFlag, harness.ThreadsFlag, harness.MinBlockFlag, "0s"}
+var offCPU = []string{harness.OffCPUFlag, harness.ThreadsFlag}
 
 // onDisk is a folder for temporary files that is not in memory.
 func onDisk(t *testing.T) string {
