@@ -13,14 +13,28 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type ProfileAsleep struct {
+	_          structs.HostLayout
+	Since      uint64
+	Ip         uint64
+	UserHash   uint64
+	KernelHash uint64
+	Tid        uint32
+	KernelLen  uint16
+	Wait       uint8
+	Pad        uint8
+	Kernel     [64]uint64
+}
+
 type ProfileBlock struct {
-	_      structs.HostLayout
-	Since  uint64
-	Woken  uint64
-	Waker  uint64
-	Chance uint32
-	Pad    uint32
-	Key    ProfileSampleKey
+	_       structs.HostLayout
+	Since   uint64
+	Woken   uint64
+	Waker   uint64
+	Certain uint64
+	Chance  uint32
+	Pad     uint32
+	Key     ProfileSampleKey
 }
 
 type ProfileBlockRate struct {
@@ -315,6 +329,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ProfileMapArena                = "arena"
+	ProfileMapAsleepScratch        = "asleep_scratch"
 	ProfileMapCounts               = "counts"
 	ProfileMapCursors              = "cursors"
 	ProfileMapExcluded             = "excluded"
@@ -334,6 +349,7 @@ const (
 	ProfileMapStats                = "stats"
 	ProfileMapThreads              = "threads"
 	ProfileProgOffCpu              = "off_cpu"
+	ProfileProgOffCpuAsleep        = "off_cpu_asleep"
 	ProfileProgOffCpuWaking        = "off_cpu_waking"
 	ProfileProgOnCpu               = "on_cpu"
 	ProfileProgProcessExec         = "process_exec"
@@ -347,6 +363,7 @@ const (
 	ProfileVarMaxKept              = "max_kept"
 	ProfileVarNoState              = "no_state"
 	ProfileVarRoundBegan           = "round_began"
+	ProfileVarTypeAsleep           = "type_asleep"
 	ProfileVarTypeCfaKind          = "type_cfa_kind"
 	ProfileVarTypeProcessEvent     = "type_process_event"
 	ProfileVarTypeProcessEventKind = "type_process_event_kind"
@@ -413,6 +430,7 @@ type ProfileSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProfileProgramSpecs struct {
 	OffCpu       *ebpf.ProgramSpec `ebpf:"off_cpu"`
+	OffCpuAsleep *ebpf.ProgramSpec `ebpf:"off_cpu_asleep"`
 	OffCpuWaking *ebpf.ProgramSpec `ebpf:"off_cpu_waking"`
 	OnCpu        *ebpf.ProgramSpec `ebpf:"on_cpu"`
 	ProcessExec  *ebpf.ProgramSpec `ebpf:"process_exec"`
@@ -425,6 +443,7 @@ type ProfileProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProfileMapSpecs struct {
 	Arena             *ebpf.MapSpec `ebpf:"arena"`
+	AsleepScratch     *ebpf.MapSpec `ebpf:"asleep_scratch"`
 	Counts            *ebpf.MapSpec `ebpf:"counts"`
 	Cursors           *ebpf.MapSpec `ebpf:"cursors"`
 	Excluded          *ebpf.MapSpec `ebpf:"excluded"`
@@ -457,6 +476,7 @@ type ProfileVariableSpecs struct {
 	MaxKept              *ebpf.VariableSpec `ebpf:"max_kept"`
 	NoState              *ebpf.VariableSpec `ebpf:"no_state"`
 	RoundBegan           *ebpf.VariableSpec `ebpf:"round_began"`
+	TypeAsleep           *ebpf.VariableSpec `ebpf:"type_asleep"`
 	TypeCfaKind          *ebpf.VariableSpec `ebpf:"type_cfa_kind"`
 	TypeProcessEvent     *ebpf.VariableSpec `ebpf:"type_process_event"`
 	TypeProcessEventKind *ebpf.VariableSpec `ebpf:"type_process_event_kind"`
@@ -501,6 +521,7 @@ func (o *ProfileObjects) Close() error {
 // It can be passed to LoadProfileObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProfileMaps struct {
 	Arena             *ebpf.Map `ebpf:"arena"`
+	AsleepScratch     *ebpf.Map `ebpf:"asleep_scratch"`
 	Counts            *ebpf.Map `ebpf:"counts"`
 	Cursors           *ebpf.Map `ebpf:"cursors"`
 	Excluded          *ebpf.Map `ebpf:"excluded"`
@@ -524,6 +545,7 @@ type ProfileMaps struct {
 func (m *ProfileMaps) Close() error {
 	return _ProfileClose(
 		m.Arena,
+		m.AsleepScratch,
 		m.Counts,
 		m.Cursors,
 		m.Excluded,
@@ -557,6 +579,7 @@ type ProfileVariables struct {
 	MaxKept              *ebpf.Variable `ebpf:"max_kept"`
 	NoState              *ebpf.Variable `ebpf:"no_state"`
 	RoundBegan           *ebpf.Variable `ebpf:"round_began"`
+	TypeAsleep           *ebpf.Variable `ebpf:"type_asleep"`
 	TypeCfaKind          *ebpf.Variable `ebpf:"type_cfa_kind"`
 	TypeProcessEvent     *ebpf.Variable `ebpf:"type_process_event"`
 	TypeProcessEventKind *ebpf.Variable `ebpf:"type_process_event_kind"`
@@ -585,6 +608,7 @@ type ProfileVariables struct {
 // It can be passed to LoadProfileObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProfilePrograms struct {
 	OffCpu       *ebpf.Program `ebpf:"off_cpu"`
+	OffCpuAsleep *ebpf.Program `ebpf:"off_cpu_asleep"`
 	OffCpuWaking *ebpf.Program `ebpf:"off_cpu_waking"`
 	OnCpu        *ebpf.Program `ebpf:"on_cpu"`
 	ProcessExec  *ebpf.Program `ebpf:"process_exec"`
@@ -595,6 +619,7 @@ type ProfilePrograms struct {
 func (p *ProfilePrograms) Close() error {
 	return _ProfileClose(
 		p.OffCpu,
+		p.OffCpuAsleep,
 		p.OffCpuWaking,
 		p.OnCpu,
 		p.ProcessExec,

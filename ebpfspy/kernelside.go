@@ -68,6 +68,7 @@ type kernelSide struct {
 	offLinks []link.Link // of the off-CPU sampler, while it runs
 	offCPU   bool        // whether there is one
 	followed []byte      // its counters of threads
+	asleep   *link.Iter  // reads what is known of threads that sleep; nil: it cannot
 	clocks   map[int]*clock
 	sideband map[int]*perfevent.Sideband
 	ring     *ringbuf.Reader

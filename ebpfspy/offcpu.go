@@ -1,8 +1,10 @@
 package ebpfspy
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -55,14 +57,11 @@ const (
 // windowsASecond is 1 s / WINDOW_NS of c/offcpu.h.
 const windowsASecond = 10
 
-// Numbers of c/spanflame.h.
-const (
-	chanceOne   = 1 << 24
-	longBlockNS = uint64(time.Second)
-)
+// chanceOne is CHANCE_ONE of c/spanflame.h.
+const chanceOne = 1 << 24
 
 // offCPUPrograms are the programs that are not needed when off-CPU is disabled.
-var offCPUPrograms = []string{bpf.ProfileProgOffCpu, bpf.ProfileProgOffCpuWaking}
+var offCPUPrograms = []string{bpf.ProfileProgOffCpu, bpf.ProfileProgOffCpuWaking, bpf.ProfileProgOffCpuAsleep}
 
 // withoutOffCPU takes the off-CPU programs' code away, so that a kernel that refuses them
 // runs the others.
@@ -89,6 +88,14 @@ func (k *kernelSide) attachOffCPU() error {
 		}
 		k.offLinks = append(k.offLinks, l)
 	}
+	it, err := link.AttachIter(link.IterOptions{Program: k.objs.OffCpuAsleep})
+	if err != nil {
+		// Threads that slept before have no stack and no reason then.
+		level.Debug(k.logger).Log("msg", "cannot look at threads that sleep", "err", err)
+		return nil
+	}
+	k.asleep = it
+	k.offLinks = append(k.offLinks, it)
 	return nil
 }
 
@@ -99,7 +106,7 @@ func (k *kernelSide) detachOffCPU() error {
 	for _, l := range k.offLinks {
 		errs = append(errs, l.Close())
 	}
-	k.offLinks = nil
+	k.offLinks, k.asleep = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -126,8 +133,17 @@ func framesKeyOf(k *bpf.ProfileSampleKey) framesKey {
 // frames are in that round's memory, their time goes on.
 type parked struct {
 	frames map[framesKey][]uint64
-	keys   []uint32 // of the batch
+	asleep map[uint32]asleep // by thread: those whose stack was not kept
+	keys   []uint32          // of the batch
 	states []bpf.ProfileThreadState
+}
+
+// asleep is what is known of a block whose stack was not kept: where the thread entered the
+// kernel, and its frames there.
+type asleep struct {
+	since uint64
+	wait  uint8
+	key   framesKey
 }
 
 // blockAt finds the block of a thread that the border fell into, the end of a round.
@@ -146,7 +162,7 @@ func blockAt(t *bpf.ProfileThreadState, border uint64) *bpf.ProfileBlock {
 func partOf(b *bpf.ProfileBlock, start, border uint64) (waited, queued uint64) {
 	length := border - b.Since
 	chance := uint64(b.Chance)
-	if length >= longBlockNS {
+	if length >= b.Certain {
 		chance = chanceOne
 	}
 	if chance == 0 {
@@ -175,7 +191,21 @@ func (c *counter) offCPUParts(raw *rawRound) error {
 			at[*k] = i
 		}
 	}
+	if c.parked.frames == nil {
+		c.parked.frames = map[framesKey][]uint64{}
+	}
 	still := map[framesKey]bool{}
+	sleepers := map[uint32]asleep{}
+	looked := false
+	lookAt := func(tid uint32, since uint64) (asleep, bool) {
+		a, ok := c.parked.asleep[tid]
+		if (!ok || a.since != since) && !looked {
+			looked = true
+			c.kern.readAsleep(&c.parked)
+			a, ok = c.parked.asleep[tid]
+		}
+		return a, ok && a.since == since
+	}
 	add := func(key *bpf.ProfileSampleKey, wait bpf.ProfileWaitCause, ns uint64) {
 		if ns == 0 {
 			return
@@ -209,11 +239,17 @@ func (c *counter) offCPUParts(raw *rawRound) error {
 			}
 		}
 		key := b.Key
-		wait := bpf.ProfileWaitCause(key.Wait)
-		if b.Chance == 0 {
-			key.UserEnd = uint8(bpf.ProfileStackEndSTACK_NOT_SAMPLED)
-		}
 		waited, queued := partOf(b, raw.startMono, raw.endMono)
+		if b.Chance == 0 && waited+queued > 0 {
+			key.UserEnd = uint8(bpf.ProfileStackEndSTACK_NOT_SAMPLED)
+			if a, ok := lookAt(tid, b.Since); ok {
+				sleepers[tid] = a
+				still[a.key] = true
+				key.Wait, key.UserHash, key.KernelHash = a.wait, a.key.user, a.key.kernel
+				key.UserLen, key.KernelLen = a.key.userLen, a.key.kernelLen
+			}
+		}
+		wait := bpf.ProfileWaitCause(key.Wait)
 		add(&key, wait, waited)
 		add(&key, bpf.ProfileWaitCauseWAIT_RUN_QUEUE, queued)
 	})
@@ -249,8 +285,44 @@ func (c *counter) offCPUParts(raw *rawRound) error {
 			next[k] = frames
 		}
 	}
-	c.parked.frames = next
+	c.parked.frames, c.parked.asleep = next, sleepers
 	return err
+}
+
+// readAsleep reads what can be known of the threads that went off their CPU without their
+// stack being kept. What cannot be read is not known.
+func (k *kernelSide) readAsleep(p *parked) {
+	p.asleep = map[uint32]asleep{}
+	if k.asleep == nil {
+		return
+	}
+	r, err := k.asleep.Open()
+	if err != nil {
+		level.Debug(k.logger).Log("msg", "cannot look at threads that sleep", "err", err)
+		return
+	}
+	defer r.Close()
+	in := bufio.NewReaderSize(r, 1<<16)
+	for {
+		var a bpf.ProfileAsleep
+		b := unsafe.Slice((*byte)(unsafe.Pointer(&a)), unsafe.Sizeof(a))
+		if _, err := io.ReadFull(in, b); err != nil {
+			if !errors.Is(err, io.EOF) {
+				level.Debug(k.logger).Log("msg", "cannot look at all threads that sleep", "err", err)
+			}
+			return
+		}
+		key := framesKey{user: a.UserHash, kernel: a.KernelHash, kernelLen: min(a.KernelLen, uint16(len(a.Kernel)))}
+		var frames []uint64
+		if a.UserHash != 0 {
+			key.userLen = 1
+			frames = append(frames, a.Ip)
+		}
+		p.asleep[a.Tid] = asleep{a.Since, a.Wait, key}
+		if p.frames[key] == nil {
+			p.frames[key] = append(frames, a.Kernel[:key.kernelLen]...)
+		}
+	}
 }
 
 // parkedChunk is where the frames are that no chunk of the round has.

@@ -28,16 +28,16 @@ func TestPartOf(t *testing.T) {
 		start, border  uint64
 		waited, queued uint64
 	}{
-		{"within the round", bpf.ProfileBlock{Since: 100 * ms, Chance: chanceOne}, 50 * ms, 300 * ms, 200 * ms, 0},
-		{"since before the round", bpf.ProfileBlock{Since: 100 * ms, Chance: chanceOne}, 250 * ms, 300 * ms, 50 * ms, 0},
-		{"woken in the round", bpf.ProfileBlock{Since: 100 * ms, Woken: 280 * ms, Chance: chanceOne}, 250 * ms, 300 * ms, 30 * ms, 20 * ms},
-		{"woken before the round", bpf.ProfileBlock{Since: 100 * ms, Woken: 200 * ms, Chance: chanceOne}, 250 * ms, 300 * ms, 0, 50 * ms},
-		{"woken after the round", bpf.ProfileBlock{Since: 100 * ms, Woken: 310 * ms, Chance: chanceOne}, 250 * ms, 300 * ms, 50 * ms, 0},
-		{"preempted", bpf.ProfileBlock{Since: 100 * ms, Woken: 100 * ms, Chance: chanceOne}, 50 * ms, 300 * ms, 0, 200 * ms},
-		{"drawn by a chance of a quarter", bpf.ProfileBlock{Since: 100 * ms, Woken: 290 * ms, Chance: chanceOne / 4}, 50 * ms, 300 * ms, 760 * ms, 40 * ms},
-		{"not drawn", bpf.ProfileBlock{Since: 100 * ms}, 50 * ms, 300 * ms, 0, 0},
-		{"long, not drawn", bpf.ProfileBlock{Since: 100 * ms}, 900 * ms, 1200 * ms, 300 * ms, 0},
-		{"long, drawn by a chance", bpf.ProfileBlock{Since: 100 * ms, Chance: 16}, 900 * ms, 1200 * ms, 300 * ms, 0},
+		{"within the round", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms, Chance: chanceOne}, 50 * ms, 300 * ms, 200 * ms, 0},
+		{"since before the round", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms, Chance: chanceOne}, 250 * ms, 300 * ms, 50 * ms, 0},
+		{"woken in the round", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms, Woken: 280 * ms, Chance: chanceOne}, 250 * ms, 300 * ms, 30 * ms, 20 * ms},
+		{"woken before the round", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms, Woken: 200 * ms, Chance: chanceOne}, 250 * ms, 300 * ms, 0, 50 * ms},
+		{"woken after the round", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms, Woken: 310 * ms, Chance: chanceOne}, 250 * ms, 300 * ms, 50 * ms, 0},
+		{"preempted", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms, Woken: 100 * ms, Chance: chanceOne}, 50 * ms, 300 * ms, 0, 200 * ms},
+		{"drawn by a chance of a quarter", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms, Woken: 290 * ms, Chance: chanceOne / 4}, 50 * ms, 300 * ms, 760 * ms, 40 * ms},
+		{"not drawn", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms}, 50 * ms, 300 * ms, 0, 0},
+		{"long, not drawn", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms}, 900 * ms, 1200 * ms, 300 * ms, 0},
+		{"long, drawn by a chance", bpf.ProfileBlock{Certain: 1000 * ms, Since: 100 * ms, Chance: 16}, 900 * ms, 1200 * ms, 300 * ms, 0},
 	} {
 		waited, queued := partOf(&tt.b, tt.start, tt.border)
 		if waited != tt.waited || queued != tt.queued {
@@ -187,12 +187,16 @@ func TestOffCPUAcrossRounds(t *testing.T) {
 	goThread(t, &wg, "sleeper", func() { nap(2500 * time.Millisecond) })
 	const tolerance = 100 * time.Millisecond // to start a thread, on a busy machine
 	var total time.Duration
+	known := 0
 	for round := 1; round <= 4; round++ {
 		time.Sleep(time.Until(began.Add(time.Duration(round) * time.Second)))
 		ends := map[string]bool{}
 		off, info := offTimes(t, s, func(sm *Sample) {
 			if sm.Kind == OffCPU && sm.Thread == "before" {
 				ends[namesOf(sm.Stack[len(sm.Stack)-1:])[0]] = true
+				if sm.Wait == "sleep" && strings.Contains(strings.Join(namesOf(sm.Stack), " "), "nanosleep") {
+					known++
+				}
 			}
 		})
 		total += off["sleeper"]
@@ -205,6 +209,9 @@ func TestOffCPUAcrossRounds(t *testing.T) {
 		if !ends["[truncated: not_sampled]"] || len(ends) != 1 {
 			t.Errorf("the stack of the thread that slept already ends in %v", ends)
 		}
+	}
+	if known < 4 {
+		t.Errorf("in %d of 4 rounds it is known that the thread that slept already sleeps", known)
 	}
 	near(t, "all rounds", total, 2500*time.Millisecond, 10*time.Millisecond)
 	addsUp(t, account)

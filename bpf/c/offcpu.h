@@ -12,8 +12,9 @@
  * past alone, the expectation of the sum is the true sum, and the error of the sum is a
  * martingale (Horvitz and Thompson, 1952, with a chance that is fixed before each draw).
  * Where the budget allows, the chance is 1 for places whose blocks take min_block, and in
- * proportion to their length below. Blocks of LONG_BLOCK_NS and more count once and for
- * themselves, with the innermost frame alone if they were not drawn.
+ * proportion to their length below. A block that turns out much longer than those before
+ * it at its place would count for too much: from a length on that is fixed when it begins
+ * it counts once and for itself, with the frames that can still be had if it was not drawn.
  *
  * Time is split where a round begins: a program counts what lies in its round; the part
  * of a round that has ended is added by its reader, for all threads that were off their
@@ -34,6 +35,8 @@ volatile u32 max_kept = 100;            /* stacks a window and CPU */
 #define MIN_FACTOR (1ULL << 10)
 #define MIN_CHANCE 16
 #define MAX_US (1U << 20)
+#define MAX_COUNTED_NS 250000000ULL /* that a draw stands for */
+#define LONG_BLOCK_NS 1000000000ULL
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -116,11 +119,12 @@ static __always_inline u64 root_of(u64 square)
 	return v + ((square >> (bit / 2)) - v) / 2;
 }
 
-/* The chance with which the stack is kept of a block that begins at a place. */
-static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now)
+/* The chance with which the stack is kept of a block that begins at a place, and from
+ * which length on it counts for itself. */
+static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now, u64 *certain)
 {
 	struct block_site *at = bpf_map_lookup_elem(&sites, &site);
-	u64 passed = now - rate->since, chance;
+	u64 passed = now - rate->since, chance, root;
 
 	if (passed >= WINDOW_NS || rate->kept > 2 * max_kept) {
 		/* So many would have been allowed in the time. */
@@ -142,11 +146,19 @@ static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now)
 		rate->since = now;
 		rate->kept = 0;
 	}
-	chance = at && at->mean_square ? root_of(at->mean_square) : MAX_US; /* nothing is known: it may be long */
-	chance = (chance * rate->factor) >> 16;
-	if (chance >= CHANCE_ONE)
-		return CHANCE_ONE;
-	return chance < MIN_CHANCE ? MIN_CHANCE : chance;
+	root = at && at->mean_square ? root_of(at->mean_square) : MAX_US; /* nothing is known: it may be long */
+	chance = (root * rate->factor) >> 16;
+	if (chance > CHANCE_ONE)
+		chance = CHANCE_ONE;
+	if (chance < MIN_CHANCE)
+		chance = MIN_CHANCE;
+	/* Not too near to the usual length: one in 256 at most is so long (Chebyshev). */
+	*certain = (chance * MAX_COUNTED_NS) >> 24;
+	if (*certain < root * 1024 * 16)
+		*certain = root * 1024 * 16;
+	if (*certain > LONG_BLOCK_NS)
+		*certain = LONG_BLOCK_NS;
+	return chance;
 }
 
 /* Learns how long a block took at a place. */
@@ -271,7 +283,7 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 	}
 	t->site = (site >> 20) % BLOCK_SITES;
 	{
-		u32 chance = chance_at(t->site, rate, now);
+		u32 chance = chance_at(t->site, rate, now, &t->now.certain);
 
 		if (chance == CHANCE_ONE || (bpf_get_prandom_u32() & (CHANCE_ONE - 1)) < chance) {
 			rate->kept++;
@@ -358,7 +370,7 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 	}
 	t->now.since = 0;
 	learn(t->site, length);
-	chance = length >= LONG_BLOCK_NS ? CHANCE_ONE : t->now.chance;
+	chance = length >= t->now.certain ? CHANCE_ONE : t->now.chance;
 	if (!chance) {
 		count_stat(r, STAT_OFF_LEFT_OUT);
 		return;
@@ -383,7 +395,7 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 	}
 	s->key = t->now.key;
 	if (!t->now.chance) {
-		/* Long, and not drawn. It does not run yet: its stack in the kernel is still there. */
+		/* Not drawn. It does not run yet: its stack in the kernel is still there. */
 		struct pt_regs regs = {};
 		enum cpu_mode mode;
 
@@ -458,6 +470,61 @@ int BPF_PROG(off_cpu_waking, struct task_struct *task)
 	t->now.woken = bpf_ktime_get_ns();
 	if (want_waker && t->now.chance)
 		t->now.waker = keep_waker(ctx, current_round & 1);
+	return 0;
+}
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct asleep);
+} asleep_scratch SEC(".maps");
+
+/* Writes what can be known of the threads that went off their CPU without their stack being
+ * kept. One reader at a time. */
+SEC("iter/task")
+int off_cpu_asleep(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct thread_state *t;
+	struct pt_regs regs = {};
+	enum cpu_mode mode;
+	struct asleep *a;
+	u32 tid, zero = 0;
+	u64 h = hash_seed;
+	long size;
+
+	if (!task)
+		return 0;
+	tid = task->pid;
+	t = state_of_thread(tid);
+	a = bpf_map_lookup_elem(&asleep_scratch, &zero);
+	if (!a || !t || !t->now.since || t->now.chance)
+		return 0;
+	__builtin_memset(a, 0, sizeof(*a));
+	a->tid = tid;
+	a->since = t->now.since;
+	a->wait = WAIT_OTHER;
+	if (!state_of(task))
+		a->wait = WAIT_RUN_QUEUE;
+	if (read_pt_regs(task, &regs)) {
+		mode = mode_of_pt(&regs);
+		if (want_user) {
+			a->ip = PT_IP(&regs);
+			a->user_hash = hash_step(hash_seed, a->ip) | 1;
+		}
+		if (a->wait != WAIT_RUN_QUEUE)
+			a->wait = wait_cause_of(task, &regs, mode);
+	}
+	size = want_kernel ? bpf_get_task_stack(task, a->kernel, sizeof(a->kernel), 0) : 0;
+	if (size > 0) {
+		size /= sizeof(u64);
+		for (int i = 0; i < ASLEEP_FRAMES && i < size; i++)
+			h = hash_step(h, a->kernel[i]);
+		a->kernel_len = size;
+		a->kernel_hash = h ? h : 1;
+	}
+	bpf_seq_write(ctx->meta->seq, a, sizeof(*a));
 	return 0;
 }
 

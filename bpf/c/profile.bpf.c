@@ -580,3 +580,4 @@ const enum saved_kind *type_saved_kind __attribute__((unused));
 const enum sample_kind *type_sample_kind __attribute__((unused));
 const enum wait_cause *type_wait_cause __attribute__((unused));
 const struct thread_state *type_thread_state __attribute__((unused));
+const struct asleep *type_asleep __attribute__((unused));

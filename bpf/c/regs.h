@@ -49,6 +49,11 @@ static __always_inline enum cpu_mode mode_of_ctx(struct bpf_perf_event_data *ctx
 	return mode_of_cs(ctx->regs.cs);
 }
 
+static __always_inline enum cpu_mode mode_of_pt(struct pt_regs *regs)
+{
+	return mode_of_cs(regs->cs);
+}
+
 /* DWARF's numbers of the registers: System V psABI x86-64, figure 3.36. */
 #define COPY_REGS(w, from)                                                          \
 	do {                                                                        \
@@ -106,6 +111,11 @@ static __always_inline enum cpu_mode mode_of_pstate(u64 pstate)
 static __always_inline enum cpu_mode mode_of_ctx(struct bpf_perf_event_data *ctx)
 {
 	return mode_of_pstate(ctx->regs.pstate);
+}
+
+static __always_inline enum cpu_mode mode_of_pt(struct pt_regs *regs)
+{
+	return mode_of_pstate(regs->pstate);
 }
 
 /* DWARF for the Arm 64-bit Architecture, 4.1: x0 to x30. */

@@ -245,14 +245,12 @@ struct unwind_rule {
 
 /* Chances are numbers of 24 bits. */
 #define CHANCE_ONE (1U << 24)
-/* A block of this length is counted for itself, whether its stack was kept or not. */
-#define LONG_BLOCK_NS 1000000000ULL
-
 /* A block: a time that a thread is off its CPU. */
 struct block {
 	u64 since;  /* CLOCK_MONOTONIC, ns; 0: there is none */
 	u64 woken;  /* when the thread could run again; 0: it cannot */
 	u64 waker;  /* who woke it, as in the key */
+	u64 certain; /* if it takes so long, in ns, it counts for itself, whatever was drawn */
 	u32 chance; /* that its stack was kept with, of CHANCE_ONE; 0: it was not */
 	u32 pad;
 	struct sample_key key; /* without a stack: the process only */
@@ -265,6 +263,21 @@ struct thread_state {
 	u64 cut_at; /* the beginning */
 	u32 site;   /* of now */
 	u32 gone;   /* the thread has ended */
+};
+
+/* A thread that was found off its CPU: what can still be known of its stack. */
+#define ASLEEP_FRAMES 64
+
+struct asleep {
+	u64 since; /* as in the block */
+	u64 ip;    /* of the innermost user frame */
+	u64 user_hash;
+	u64 kernel_hash;
+	u32 tid;
+	u16 kernel_len;
+	u8 wait; /* enum wait_cause */
+	u8 pad;
+	u64 kernel[ASLEEP_FRAMES];
 };
 
 /* What blocks at one place took lately. */

@@ -134,6 +134,18 @@ struct task_struct___old {
 	long state;
 };
 
+/* kernel/bpf/task_iter.c */
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
 #pragma clang attribute pop
 
 #endif
