@@ -48,6 +48,10 @@ type ProfileBlockRate struct {
 type ProfileBlockSite struct {
 	_          structs.HostLayout
 	MeanSquare uint64
+	AllNs      uint64
+	KeptNs     uint64
+	All        uint32
+	Kept       uint32
 }
 
 type ProfileCfaKind uint32
@@ -271,7 +275,8 @@ type ProfileThreadState struct {
 	Cut   ProfileBlock
 	CutAt uint64
 	Site  uint32
-	Gone  uint32
+	Drawn uint16
+	Gone  uint16
 }
 
 type ProfileUnwindFile struct {

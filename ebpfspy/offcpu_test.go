@@ -348,7 +348,7 @@ func pingPong(t *testing.T, wg *sync.WaitGroup, stop <-chan struct{}) {
 // However often threads switch, what is sampled stays within the budget, says what it is,
 // and stands for all.
 func TestOffCPUBudget(t *testing.T) {
-	const budget = 200
+	const budget = 500
 	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true, MaxEvents: budget}})
 	start(t, s)
 	var wg sync.WaitGroup
@@ -375,8 +375,8 @@ func TestOffCPUBudget(t *testing.T) {
 		t.Errorf("%d were sampled, %d left out: that is no busy host", o.Sampled, o.LeftOut)
 	}
 	for _, thread := range []string{"ping", "pong"} {
-		// The error of some hundred draws.
-		near(t, thread, on[thread]+off[thread], info.Duration, info.Duration/4)
+		// The error of some hundred draws, of times of which a few are much longer.
+		near(t, thread, on[thread]+off[thread], info.Duration, info.Duration/3)
 	}
 	addsUp(t, account)
 }

@@ -11,6 +11,9 @@
  * drawn counts for those that were not: length / chance. As the chance depends on the
  * past alone, the expectation of the sum is the true sum, and the error of the sum is a
  * martingale (Horvitz and Thompson, 1952, with a chance that is fixed before each draw).
+ * To take a stack holds the thread up, and whoever wakes it, which may change how long this
+ * very block takes. So lengths are corrected by a ratio: the mean length of all blocks of
+ * the place over that of those whose stack was taken.
  * Where the budget allows, the chance is 1 for places whose blocks take min_block, and in
  * proportion to their length below. A block that turns out much longer than those before
  * it at its place would count for too much: from a length on that is fixed when it begins
@@ -161,14 +164,29 @@ static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now,
 	return chance;
 }
 
-/* Learns how long a block took at a place. */
-static __always_inline void learn(u32 site, u64 ns)
+#define KNOWN_KEPT 16  /* blocks of a place whose mean says something */
+#define RECENT_KEPT 256
+
+/* Learns how long a block took at a place, and whether it was one of those that are drawn by
+ * chance. */
+static __always_inline void learn(struct block_site *at, u64 ns, bool drawn, bool kept)
 {
-	struct block_site *at = bpf_map_lookup_elem(&sites, &site);
 	u64 us = ns / 1024, square, mean;
 
-	if (!at)
-		return;
+	if (drawn) {
+		at->all++;
+		at->all_ns += ns;
+		if (kept) {
+			at->kept++;
+			at->kept_ns += ns;
+		}
+		if (at->kept >= RECENT_KEPT || at->all >= 1U << 30) {
+			at->all /= 2;
+			at->all_ns /= 2;
+			at->kept /= 2;
+			at->kept_ns /= 2;
+		}
+	}
 	if (us > MAX_US)
 		us = MAX_US;
 	square = us * us;
@@ -178,6 +196,21 @@ static __always_inline void learn(u32 site, u64 ns)
 	else
 		mean = mean - mean / 16 + square / 16;
 	at->mean_square = mean ? mean : 1;
+}
+
+/* What a time counts for that was drawn by a chance. */
+static __always_inline u64 counts_for(struct block_site *at, u64 ns, u32 chance)
+{
+	u64 mean, kept_mean;
+
+	ns = (ns << 24) / chance;
+	if (at->kept < KNOWN_KEPT || !at->all)
+		return ns;
+	mean = at->all_ns / at->all;
+	kept_mean = at->kept_ns / at->kept;
+	if (!kept_mean || mean > 4 * kept_mean || kept_mean > 8 * mean)
+		return ns;
+	return ns / kept_mean * mean;
 }
 
 /* Keeps the stack with which the current thread leaves its CPU, in the round's table;
@@ -228,12 +261,29 @@ static __always_inline void thread_ended(u32 tid)
 		count_followed(tid, -1);
 }
 
+/* Where in its program a thread leaves its CPU; if it is preempted, that is anywhere. */
+static __always_inline u64 place_of(struct task_struct *task, bool runnable)
+{
+	u64 place = hash_step(((u64)task->tgid << 32) + (runnable ? task->pid : 0), runnable);
+	struct pt_regs *regs, copy = {};
+
+	if (runnable)
+		return place;
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs)) {
+		regs = (struct pt_regs *)bpf_task_pt_regs(task);
+		return hash_step(hash_step(place, PT_IP(regs)), PT_SP(regs));
+	}
+	if (read_pt_regs(task, &copy))
+		return hash_step(hash_step(place, PT_IP(&copy)), PT_SP(&copy));
+	return place;
+}
+
 static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *task, bool preempted)
 {
 	u32 tid = task->pid, tgid = task->tgid, zero = 0, state;
 	struct block_rate *rate;
 	struct thread_state *t;
-	u64 now, start, site;
+	u64 now, start;
 	bool runnable;
 
 	if (!tid || task->flags & PF_KTHREAD)
@@ -270,22 +320,12 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 	if (want_comm)
 		__builtin_memcpy(t->now.key.comm, task->comm, sizeof(t->now.key.comm));
 
-	site = ((u64)tgid << 32) + (runnable ? 1 : 0);
-	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs)) {
-		struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-
-		site = hash_step(hash_step(site, PT_IP(regs)), PT_SP(regs));
-	} else {
-		struct pt_regs regs = {};
-
-		if (read_pt_regs(task, &regs))
-			site = hash_step(hash_step(site, PT_IP(&regs)), PT_SP(&regs));
-	}
-	t->site = (site >> 20) % BLOCK_SITES;
+	t->site = (place_of(task, runnable) >> 20) % BLOCK_SITES;
 	{
 		u32 chance = chance_at(t->site, rate, now, &t->now.certain);
 
-		if (chance == CHANCE_ONE || (bpf_get_prandom_u32() & (CHANCE_ONE - 1)) < chance) {
+		t->drawn = chance != CHANCE_ONE;
+		if (!t->drawn || (bpf_get_prandom_u32() & (CHANCE_ONE - 1)) < chance) {
 			rate->kept++;
 			if (keep_stack(ctx, r, task, &t->now, runnable))
 				t->now.chance = chance;
@@ -351,9 +391,11 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 	u32 tid = task->pid, zero = 0, chance;
 	u64 began = round_began[r & 1], now, from, woken, waited, queued;
 	struct thread_state *t;
+	struct block_site *at;
 	struct scratch *s;
 	void *table;
 	u64 length;
+	u32 site;
 
 	if (!tid || task->flags & PF_KTHREAD)
 		return;
@@ -369,7 +411,11 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 		barrier();
 	}
 	t->now.since = 0;
-	learn(t->site, length);
+	site = t->site;
+	at = bpf_map_lookup_elem(&sites, &site);
+	if (!at)
+		return;
+	learn(at, length, t->drawn && length < t->now.certain, t->now.chance);
 	chance = length >= t->now.certain ? CHANCE_ONE : t->now.chance;
 	if (!chance) {
 		count_stat(r, STAT_OFF_LEFT_OUT);
@@ -390,8 +436,8 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 	waited = woken - from;
 	queued = now > woken ? now - woken : 0;
 	if (chance != CHANCE_ONE) {
-		waited = (waited << 24) / chance;
-		queued = (queued << 24) / chance;
+		waited = counts_for(at, waited, chance);
+		queued = counts_for(at, queued, chance);
 	}
 	s->key = t->now.key;
 	if (!t->now.chance) {

@@ -262,7 +262,8 @@ struct thread_state {
 	struct block cut;
 	u64 cut_at; /* the beginning */
 	u32 site;   /* of now */
-	u32 gone;   /* the thread has ended */
+	u16 drawn;  /* by a chance less than 1: now */
+	u16 gone;   /* the thread has ended */
 };
 
 /* A thread that was found off its CPU: what can still be known of its stack. */
@@ -283,6 +284,9 @@ struct asleep {
 /* What blocks at one place took lately. */
 struct block_site {
 	u64 mean_square; /* of the lengths in us; 0: not seen */
+	/* Of those that were drawn by chance: all, and those whose stack was kept. */
+	u64 all_ns, kept_ns;
+	u32 all, kept;
 };
 #define BLOCK_SITES 8192
 
