@@ -147,6 +147,7 @@ func (s *Session) reconsider(pid uint32) {
 	if _, ok := s.declined[pid]; ok {
 		delete(s.declined, pid)
 		_ = s.kern.objs.Excluded.Delete(pid)
+		_ = s.kern.objs.Processes.Delete(pid) // so that it asks again
 		s.kern.forgetExcluded()
 	}
 }
