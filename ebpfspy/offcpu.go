@@ -241,6 +241,9 @@ func (c *counter) offCPUParts(raw *rawRound) error {
 		key := b.Key
 		waited, queued := partOf(b, raw.startMono, raw.endMono)
 		if b.Chance == 0 && waited+queued > 0 {
+			key = bpf.ProfileSampleKey{
+				Start: key.Start, Tgid: key.Tgid, Tid: key.Tid, Comm: key.Comm, Kind: key.Kind, ExecId: anyExec,
+			}
 			key.UserEnd = uint8(bpf.ProfileStackEndSTACK_NOT_SAMPLED)
 			if a, ok := lookAt(tid, b.Since); ok {
 				sleepers[tid] = a

@@ -93,15 +93,32 @@ static __always_inline void count_followed(u32 tid, s64 n)
 		__sync_fetch_and_add(count, n);
 }
 
-static __always_inline struct thread_state *follow(u32 tid)
+static __always_inline void name_block(struct block *b, struct task_struct *task)
 {
+	__builtin_memset(&b->key, 0, sizeof(b->key));
+	b->key.kind = SAMPLE_OFF_CPU;
+	b->key.tgid = task->tgid;
+	b->key.start = task->group_leader->start_boottime;
+	b->key.exec_id = (u32)task->self_exec_id;
+	if (want_tid)
+		b->key.tid = task->pid;
+	if (want_comm)
+		__builtin_memcpy(b->key.comm, task->comm, sizeof(b->key.comm));
+}
+
+static __always_inline struct thread_state *follow(struct task_struct *task)
+{
+	u32 tid = task->pid;
 	struct thread_state *t = state_of_thread(tid);
 
 	if (t)
 		return t;
 	if (!bpf_map_update_elem(&threads, &tid, &no_state, BPF_NOEXIST))
 		count_followed(tid, 1);
-	return bpf_map_lookup_elem(&threads, &tid);
+	t = bpf_map_lookup_elem(&threads, &tid);
+	if (t)
+		name_block(&t->now, task);
+	return t;
 }
 
 /* Roughly the square root, always the same for the same number: a chance need not be
@@ -278,12 +295,12 @@ static __always_inline u64 place_of(struct task_struct *task, bool runnable)
 	return place;
 }
 
-static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *task, bool preempted)
+static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *task, bool preempted, u64 now)
 {
 	u32 tid = task->pid, tgid = task->tgid, zero = 0, state;
 	struct block_rate *rate;
 	struct thread_state *t;
-	u64 now, start;
+	u64 start;
 	bool runnable;
 
 	if (!tid || task->flags & PF_KTHREAD)
@@ -297,7 +314,7 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 	if (is_excluded(tgid, start))
 		return;
 	runnable = preempted || !state;
-	t = follow(tid);
+	t = follow(task);
 	if (!t) {
 		count_stat(r, STAT_OFF_UNTRACKED);
 		return;
@@ -305,21 +322,12 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 	rate = bpf_map_lookup_elem(&rates, &zero);
 	if (!rate)
 		return;
-	now = bpf_ktime_get_ns();
+	if (!now)
+		now = bpf_ktime_get_ns();
 
 	t->now.woken = runnable ? now : 0;
 	t->now.waker = 0;
 	t->now.chance = 0;
-	__builtin_memset(&t->now.key, 0, sizeof(t->now.key));
-	t->now.key.kind = SAMPLE_OFF_CPU;
-	t->now.key.tgid = tgid;
-	t->now.key.start = start;
-	t->now.key.exec_id = (u32)task->self_exec_id;
-	if (want_tid)
-		t->now.key.tid = tid;
-	if (want_comm)
-		__builtin_memcpy(t->now.key.comm, task->comm, sizeof(t->now.key.comm));
-
 	t->site = (place_of(task, runnable) >> 20) % BLOCK_SITES;
 	{
 		u32 chance = chance_at(t->site, rate, now, &t->now.certain);
@@ -327,6 +335,7 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 		t->drawn = chance != CHANCE_ONE;
 		if (!t->drawn || (bpf_get_prandom_u32() & (CHANCE_ONE - 1)) < chance) {
 			rate->kept++;
+			name_block(&t->now, task);
 			if (keep_stack(ctx, r, task, &t->now, runnable))
 				t->now.chance = chance;
 			now = bpf_ktime_get_ns(); /* it is on its CPU as long as its stack is taken */
@@ -386,7 +395,8 @@ static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 
 		count_stat(r, STAT_COUNTS_MAP_FULL);
 }
 
-static __always_inline void switched_in(u32 r, struct task_struct *task)
+/* Returns the time, 0 if it did not look. */
+static __always_inline u64 switched_in(u32 r, struct task_struct *task)
 {
 	u32 tid = task->pid, zero = 0, chance;
 	u64 began = round_began[r & 1], now, from, woken, waited, queued;
@@ -398,10 +408,10 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 	u32 site;
 
 	if (!tid || task->flags & PF_KTHREAD)
-		return;
+		return 0;
 	t = state_of_thread(tid);
 	if (!t || !t->now.since)
-		return;
+		return 0;
 	now = bpf_ktime_get_ns();
 	from = t->now.since;
 	length = now - from;
@@ -414,17 +424,17 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 	site = t->site;
 	at = bpf_map_lookup_elem(&sites, &site);
 	if (!at)
-		return;
+		return now;
 	learn(at, length, t->drawn && length < t->now.certain, t->now.chance);
 	chance = length >= t->now.certain ? CHANCE_ONE : t->now.chance;
 	if (!chance) {
 		count_stat(r, STAT_OFF_LEFT_OUT);
-		return;
+		return now;
 	}
 	table = bpf_map_lookup_elem(&counts, &r);
 	s = bpf_map_lookup_elem(&scratches, &zero);
 	if (!s || !table)
-		return;
+		return now;
 	count_stat(r, STAT_OFF_SAMPLED);
 	if (from < began)
 		from = began;
@@ -439,6 +449,8 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 		waited = counts_for(at, waited, chance);
 		queued = counts_for(at, queued, chance);
 	}
+	if (!t->now.chance)
+		name_block(&t->now, task);
 	s->key = t->now.key;
 	if (!t->now.chance) {
 		/* Not drawn. It does not run yet: its stack in the kernel is still there. */
@@ -460,10 +472,11 @@ static __always_inline void switched_in(u32 r, struct task_struct *task)
 			kernel_stack(0, task, s);
 		if (!count(r, table, s, 0, 0)) {
 			count_stat(r, STAT_TAKEN);
-			return;
+			return now;
 		}
 	}
 	add_time(r, table, s, t->now.waker, waited, queued);
+	return now;
 }
 
 /* TP_PROTO(bool preempt, struct task_struct *prev, struct task_struct *next, ...) */
@@ -472,8 +485,7 @@ int BPF_PROG(off_cpu, bool preempt, struct task_struct *prev, struct task_struct
 {
 	u32 r = current_round & 1;
 
-	switched_in(r, next);
-	switched_out(ctx, r, prev, preempt);
+	switched_out(ctx, r, prev, preempt, switched_in(r, next));
 	return 0;
 }
 

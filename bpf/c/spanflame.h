@@ -253,7 +253,7 @@ struct block {
 	u64 certain; /* if it takes so long, in ns, it counts for itself, whatever was drawn */
 	u32 chance; /* that its stack was kept with, of CHANCE_ONE; 0: it was not */
 	u32 pad;
-	struct sample_key key; /* without a stack: the process only */
+	struct sample_key key; /* if a stack was kept; else only the process and thread are true */
 };
 
 struct thread_state {
