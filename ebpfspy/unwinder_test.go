@@ -303,18 +303,24 @@ func (u *unwinder) ask(t *testing.T, slot uint32, maps *mappings) bpf.ProfileUnw
 	return u.stateOf(t, slot)
 }
 
-// bigFile compiles a file with at least so many rows.
+// bigFile assembles a file with at least so many rows.
 func bigFile(t *testing.T, functions int) string {
 	t.Helper()
 	dir := t.TempDir()
-	src, out := filepath.Join(dir, "a.s"), filepath.Join(dir, "a.so")
+	src, obj, out := filepath.Join(dir, "a.s"), filepath.Join(dir, "a.o"), filepath.Join(dir, "a.so")
 	var b bytes.Buffer
-	b.WriteString(".text\n.rept " + itoa(functions) + "\n.cfi_startproc\npush %rbx\n.cfi_adjust_cfa_offset 8\nnop\npop %rbx\n.cfi_adjust_cfa_offset -8\nret\n.cfi_endproc\n.endr\n")
+	b.WriteString(".text\n.rept " + itoa(functions) + "\n.cfi_startproc\nnop\n.cfi_adjust_cfa_offset 8\nnop\nnop\n.cfi_adjust_cfa_offset -8\nret\n.cfi_endproc\n.endr\n")
 	if err := os.WriteFile(src, b.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("gcc", "-shared", "-nostdlib", "-o", out, src).CombinedOutput(); err != nil {
-		t.Skipf("cannot assemble a file: %v %s", err, out)
+	for _, args := range [][]string{{"as", "-o", obj, src}, {"ld", "-shared", "-o", out, obj}} {
+		said, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) {
+			t.Skipf("cannot assemble a file: %v", err)
+		}
+		if err != nil {
+			t.Fatalf("%v: %v %s", args, err, said)
+		}
 	}
 	return out
 }
