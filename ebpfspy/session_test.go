@@ -145,13 +145,19 @@ func bpfObjects(t *testing.T) (n int) {
 	return n
 }
 
-func openFiles(t *testing.T) int {
+// openFiles are the open files of this process.
+func openFiles(t *testing.T) (names []string) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(fds)
+	for _, fd := range fds {
+		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil { // ReadDir's own is closed
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func TestSessionLeavesNothingBehind(t *testing.T) {
@@ -185,8 +191,8 @@ func TestSessionLeavesNothingBehind(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > goroutines {
 		t.Errorf("goroutines: %d before, %d after", goroutines, n)
 	}
-	if n := openFiles(t); n > files {
-		t.Errorf("descriptors: %d before, %d after", files, n)
+	if now := openFiles(t); len(now) > len(files) {
+		t.Errorf("files: %v before, %v after", files, now)
 	}
 	if n := bpfObjects(t); n > objects {
 		t.Errorf("BPF programs and maps: %d before, %d after", objects, n)
@@ -405,8 +411,8 @@ func TestStartFailsWhole(t *testing.T) {
 	for time.Now().Before(deadline) && bpfObjects(t) > objects {
 		time.Sleep(50 * time.Millisecond)
 	}
-	if n := openFiles(t); n > files+2 { // the runtime's own poller
-		t.Errorf("descriptors: %d before, %d after", files, n)
+	if now := openFiles(t); len(now) > len(files)+2 { // the runtime's own poller
+		t.Errorf("files: %v before, %v after", files, now)
 	}
 	if n := bpfObjects(t); n > objects {
 		t.Errorf("BPF objects: %d before, %d after", objects, n)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -236,6 +237,16 @@ func startProgram(t TB, nice int, path string, args ...any) *Workload {
 func (w *Workload) Kill() {
 	_ = w.cmd.Process.Kill()
 	<-w.done
+}
+
+// Stop ends the workload by SIGTERM, and returns its truth until then. Not all workloads
+// say it (stop_on_term of workload.h).
+func (w *Workload) Stop(t TB) Truth {
+	t.Helper()
+	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatalf("stop %s: %v", w.Name, err)
+	}
+	return w.Wait(t)
 }
 
 // Wait waits until the workload has ended and returns its truth.

@@ -21,19 +21,19 @@ const (
 
 // boot runs the tests on a kernel, and reads the results from the console, which it keeps
 // in a file.
-func boot(ctx context.Context, m machine, s suite, image, initrd, log string, copyTo io.Writer) *result {
+func boot(ctx context.Context, m machine, s suite, image, initrd, pattern, log string, copyTo io.Writer) *result {
 	r := newResult(s)
 	fmt.Printf("booting the kernel of %s\n", s.name)
 	began := time.Now()
-	if err := r.read(ctx, m, image, initrd, log, copyTo); err != nil {
+	if err := r.read(ctx, m, image, initrd, pattern, log, copyTo); err != nil {
 		r.problem("%v (the console is in %s)", err, log)
 	}
 	r.took = time.Since(began)
-	r.finish()
+	r.finish(pattern != "")
 	return r
 }
 
-func (r *result) read(ctx context.Context, m machine, image, initrd, log string, copyTo io.Writer) error {
+func (r *result) read(ctx context.Context, m machine, image, initrd, pattern, log string, copyTo io.Writer) error {
 	file, err := os.Create(log)
 	if err != nil {
 		return err
@@ -43,11 +43,15 @@ func (r *result) read(ctx context.Context, m machine, image, initrd, log string,
 	defer cancel()
 	ctx, tooSilent := context.WithCancelCause(ctx)
 	defer tooSilent(nil)
+	commandLine := "console=" + m.console + " quiet panic=-1"
+	if pattern != "" {
+		commandLine += " -- " + pattern
+	}
 	// The kernel's own lines would come in between those of the tests; init prints them at
 	// the end.
 	args := append(m.qemu[1:], "-accel", "tcg,thread=multi", "-smp", "2", "-m", "1024", "-nic", "none",
 		"-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot",
-		"-kernel", image, "-initrd", initrd, "-append", "console="+m.console+" quiet panic=-1")
+		"-kernel", image, "-initrd", initrd, "-append", commandLine)
 	cmd := exec.CommandContext(ctx, m.qemu[0], args...)
 	cmd.Stderr = file
 	console, err := cmd.StdoutPipe()

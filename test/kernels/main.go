@@ -44,14 +44,15 @@ func main() {
 	architecture := flag.String("arch", "amd64", "architecture of the kernels: amd64 or arm64")
 	names := flag.String("suites", "bullseye,bookworm,trixie,sid", "suites of Debian whose kernels are to run")
 	verbose := flag.Bool("v", false, "copy the consoles to the standard output")
+	pattern := flag.String("run", "", "run only the tests that match, of both binaries")
 	flag.Parse()
-	if err := run(ctx, *cache, *architecture, strings.Split(*names, ","), *verbose); err != nil {
+	if err := run(ctx, *cache, *architecture, strings.Split(*names, ","), *pattern, *verbose); err != nil {
 		fmt.Fprintln(os.Stderr, "kernels:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, cache, architecture string, names []string, verbose bool) error {
+func run(ctx context.Context, cache, architecture string, names []string, pattern string, verbose bool) error {
 	m, ok := machines[architecture]
 	if !ok {
 		return fmt.Errorf("there is no architecture %q", architecture)
@@ -88,7 +89,7 @@ func run(ctx context.Context, cache, architecture string, names []string, verbos
 		if verbose {
 			copyTo = os.Stdout
 		}
-		r := boot(ctx, m, s, image, initrd, filepath.Join(cache, architecture, s.name+".log"), copyTo)
+		r := boot(ctx, m, s, image, initrd, pattern, filepath.Join(cache, architecture, s.name+".log"), copyTo)
 		r.report(os.Stdout)
 		results = append(results, r)
 	}

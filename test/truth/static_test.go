@@ -20,10 +20,10 @@ import (
 func recordStatic(t *testing.T, name string, args ...any) (*harness.Profile, harness.Truth) {
 	t.Helper()
 	harness.NeedRoot(t)
-	const d = 4 * time.Second
-	w := harness.StartWorkload(t, name, append([]any{d.Seconds() + 3, 0}, args...)...)
+	const d, enough = 4 * time.Second, time.Minute
+	w := harness.StartWorkload(t, name, append([]any{enough.Seconds(), 0}, args...)...)
 	p, account := harness.StartRecord(t, d, "--pid", pid(w)).Wait(t)
-	truth := w.Wait(t)
+	truth := w.Stop(t)
 	if account.Lost() != 0 {
 		t.Errorf("samples were dropped: %v", account.Dropped)
 	}

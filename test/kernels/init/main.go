@@ -17,10 +17,10 @@ import (
 // dir has the tests and what they need.
 const dir = "/spanflame"
 
-// tests are the binaries and their arguments.
-var tests = [][]string{
-	{"ebpfspy.test"},
-	{"truth.test", "-test.run=^TestStatic"},
+// tests are the binaries, and which of their tests are run, as a pattern.
+var tests = []struct{ binary, pattern string }{
+	{"ebpfspy.test", "."},
+	{"truth.test", "^TestStatic"},
 }
 
 func main() {
@@ -44,7 +44,11 @@ func run() error {
 	}
 	fmt.Printf("init: kernel %s\n", bytes.TrimSpace(release))
 	for _, test := range tests {
-		runTest(test[0], test[1:])
+		// What follows "--" on the kernel's command line.
+		if len(os.Args) > 1 {
+			test.pattern = os.Args[1]
+		}
+		runTest(test.binary, test.pattern)
 	}
 	return printKernelLog()
 }
@@ -65,9 +69,9 @@ func mountAll() error {
 
 // runTest runs a test binary. It is not in init's own process, because packages look at
 // /proc while they are initialised.
-func runTest(binary string, args []string) {
+func runTest(binary, pattern string) {
 	fmt.Println("init: run", binary)
-	cmd := exec.Command(dir+"/"+binary, append([]string{"-test.v", "-test.timeout=8m"}, args...)...)
+	cmd := exec.Command(dir+"/"+binary, "-test.v", "-test.timeout=8m", "-test.run="+pattern)
 	cmd.Dir = dir
 	cmd.Env = []string{
 		"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp", "SPANFLAME_TEST_REQUIRE=1",

@@ -8,7 +8,7 @@
 static FRAME int64_t deep_leaf(int64_t end_wall)
 {
 	int64_t start = cpu_ns();
-	while (wall_ns() < end_wall)
+	while (go_on(end_wall))
 		burn_until(cpu_ns() + MS);
 	return cpu_ns() - start;
 }
@@ -27,6 +27,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	int64_t end = wall_ns() + (int64_t)(atof(argv[1]) * 1e9);
+	stop_on_term();
 	pin(atoi(argv[2]));
 	int64_t ns = deep_step(atoi(argv[3]), end);
 	printf("{\"functions\":{\"deep_leaf\":%.6f},\"total\":%.6f}\n", seconds(ns), usage_s(RUSAGE_SELF));

@@ -6,7 +6,6 @@
  *   on_fault   by the first instruction of at_first, which faults: a return address
  *              there would be one of the function in front of it, in_front
  */
-#include <signal.h>
 #include <sys/time.h>
 #include <ucontext.h>
 
@@ -107,6 +106,7 @@ int main(int argc, char **argv)
 	}
 	int64_t end = wall_ns() + (int64_t)(atof(argv[1]) * 1e9), inside = 0;
 	int flags = SA_RESTART;
+	stop_on_term();
 	pin(atoi(argv[2]));
 	srand((unsigned)getpid());
 	if (!strcmp(argv[3], "alt")) {
@@ -121,7 +121,7 @@ int main(int argc, char **argv)
 	handle(SIGILL, NULL, on_fault, flags);
 	/* The time of day, not CPU time: the kernel's ticks would beat with it. */
 	struct itimerval often = {{0, 3137}, {0, 3137}}, never = {{0, 0}, {0, 0}};
-	while (wall_ns() < end) {
+	while (go_on(end)) {
 		int64_t start = cpu_ns(), before = alarm_ns;
 		setitimer(ITIMER_REAL, &often, NULL);
 		interrupted(start + jittered(12 * MS));

@@ -26,9 +26,10 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	int64_t end = wall_ns() + (int64_t)(atof(argv[1]) * 1e9), a = 0, b = 0;
+	stop_on_term();
 	pin(atoi(argv[2]));
 	srand((unsigned)getpid());
-	while (wall_ns() < end) {
+	while (go_on(end)) {
 		int64_t slice = jittered(10 * MS);
 		a += burn_a(slice * 7 / 10);
 		b += burn_b(slice * 3 / 10);

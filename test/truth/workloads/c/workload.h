@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,22 @@ static INLINE void burn_until(int64_t until)
 		}
 	}
 }
+
+static volatile sig_atomic_t stopped;
+
+static inline void on_term(int sig)
+{
+	(void)sig;
+	stopped = 1;
+}
+
+/* A workload that calls this ends at SIGTERM, too, and says what it did. */
+static inline void stop_on_term(void)
+{
+	signal(SIGTERM, on_term);
+}
+
+static INLINE int go_on(int64_t end_wall) { return !stopped && wall_ns() < end_wall; }
 
 /* A slice of 10 ms on average, of 5 to 15: so it cannot beat with the sampling
  * clock, whatever its frequency. */
