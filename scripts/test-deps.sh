@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the tests need: only those that are missing.
-# As root, or through sudo.
+# As root, or through sudo. With the argument "kernels", those of the tests on other
+# kernels (amd64), with "kernels-arm64" those of arm64 kernels.
 set -euo pipefail
 
 # package: what it is for
@@ -20,6 +21,25 @@ needed=(
   iproute2        # network namespaces
   chromium        # the page
 )
+
+case ${1:-} in
+  '') ;;
+  kernels)
+    needed=(
+      qemu-system-x86         # the virtual machines
+      gcc libc6-dev           # programs that tests profile
+      debian-archive-keyring  # signatures of the suites that the kernels are from
+    ) ;;
+  kernels-arm64)
+    needed=(
+      qemu-system-arm
+      gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+      debian-archive-keyring
+    ) ;;
+  *)
+    echo "usage: $0 [kernels|kernels-arm64]" >&2
+    exit 2 ;;
+esac
 
 if ! command -v dpkg-query >/dev/null; then
   echo "test-deps: this is no Debian; the tests need the programs of these packages: ${needed[*]}" >&2

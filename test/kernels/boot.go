@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 )
@@ -49,9 +50,9 @@ func (r *result) read(ctx context.Context, m machine, image, initrd, pattern, lo
 	}
 	// The kernel's own lines would come in between those of the tests; init prints them at
 	// the end.
-	args := append(m.qemu[1:], "-accel", "tcg,thread=multi", "-smp", "2", "-m", "1024", "-nic", "none",
+	args := slices.Concat(m.qemu[1:], []string{"-accel", "tcg,thread=multi", "-smp", "2", "-m", "1024", "-nic", "none",
 		"-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot",
-		"-kernel", image, "-initrd", initrd, "-append", commandLine)
+		"-kernel", image, "-initrd", initrd, "-append", commandLine})
 	cmd := exec.CommandContext(ctx, m.qemu[0], args...)
 	cmd.Stderr = file
 	console, err := cmd.StdoutPipe()

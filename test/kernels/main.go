@@ -85,7 +85,7 @@ func run(ctx context.Context, cache, architecture string, names []string, patter
 		if err != nil {
 			return err
 		}
-		var copyTo io.Writer = io.Discard
+		copyTo := io.Discard
 		if verbose {
 			copyTo = os.Stdout
 		}

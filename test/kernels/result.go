@@ -46,7 +46,7 @@ var (
 	// checkEnds of test/truth.
 	wholeStacks = regexp.MustCompile(`: all: (\d+) of (\d+) stacks are whole`)
 	// The kernel's own trouble.
-	kernelTrouble = regexp.MustCompile(`\b(BUG|Oops|WARNING|INFO|UBSAN|KASAN|watchdog): |Kernel panic|general protection|Call Trace`)
+	kernelTrouble = regexp.MustCompile(`\b(BUG|Oops|WARNING|INFO|UBSAN|KASAN): |Kernel panic|general protection|Call Trace`)
 )
 
 // line takes a line of the console.
