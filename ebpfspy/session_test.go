@@ -195,6 +195,9 @@ func TestSessionLeavesNothingBehind(t *testing.T) {
 			t.Fatalf("second Stop: %v", err)
 		}
 	}
+	if err := s.Close(); err != nil { // files whose symbols were read stay open until now
+		t.Fatal(err)
+	}
 	// The kernel frees programs and maps after a grace period.
 	deadline := time.Now().Add(10 * time.Second)
 	for time.Now().Before(deadline) && bpfObjects(t) > objects {
@@ -214,11 +217,15 @@ func TestSessionLeavesNothingBehind(t *testing.T) {
 func TestSessionFromManyGoroutines(t *testing.T) {
 	s, account := newTestSession(t, allTargets(), Options{})
 	var wg sync.WaitGroup
+	times := 12
+	if testing.Short() {
+		times = 5
+	}
 	run := func(f func(i int)) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for i := 0; i < 12; i++ {
+			for i := 0; i < times; i++ {
 				f(i)
 			}
 		}()
@@ -571,8 +578,12 @@ func TestLostProcessEvents(t *testing.T) {
 func TestTinyRings(t *testing.T) {
 	s, account := newTestSession(t, allTargets(), Options{SidebandBytes: 16 << 10, EventRingBytes: 16 << 10})
 	start(t, s)
+	processes := 400
+	if testing.Short() {
+		processes = 150
+	}
 	s.pumpMu.Lock() // nobody reads the rings
-	for i := 0; i < 400; i++ {
+	for i := 0; i < processes; i++ {
 		if err := exec.Command("/bin/true").Run(); err != nil {
 			t.Error(err)
 		}
@@ -592,6 +603,11 @@ func TestTinyRings(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	s.pumpMu.Lock()
+	if s.lostEvents == 0 {
+		t.Error("no event was lost")
+	}
+	s.pumpMu.Unlock()
 	if n == 0 {
 		t.Error("the process that came while events were lost was not profiled")
 	}

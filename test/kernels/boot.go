@@ -15,9 +15,9 @@ import (
 
 const (
 	// silence is how long a virtual machine may say nothing.
-	silence = 2 * time.Minute
+	silence = 3 * time.Minute
 	// limit is how long it may take in all.
-	limit = 10 * time.Minute
+	limit = 20 * time.Minute
 )
 
 // boot runs the tests on a kernel, and reads the results from the console, which it keeps
