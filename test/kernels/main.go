@@ -90,6 +90,9 @@ func run(ctx context.Context, cache, architecture string, names []string, patter
 			copyTo = os.Stdout
 		}
 		r := boot(ctx, m, s, image, initrd, pattern, filepath.Join(cache, architecture, s.name+".log"), copyTo)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		r.report(os.Stdout)
 		results = append(results, r)
 	}
