@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -239,14 +238,13 @@ func (w *Workload) Kill() {
 	<-w.done
 }
 
-// Stop ends the workload by SIGTERM, and returns its truth until then. Not all workloads
-// say it (stop_on_term of workload.h).
-func (w *Workload) Stop(t TB) Truth {
+// Signal sends the workload a signal. At SIGTERM it ends and says what it did, if it calls
+// stop_on_term (workload.h).
+func (w *Workload) Signal(t TB, s os.Signal) {
 	t.Helper()
-	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatalf("stop %s: %v", w.Name, err)
+	if err := w.cmd.Process.Signal(s); err != nil {
+		t.Fatalf("send %s to %s: %v", s, w.Name, err)
 	}
-	return w.Wait(t)
 }
 
 // Wait waits until the workload has ended and returns its truth.
