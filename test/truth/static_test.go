@@ -2,7 +2,9 @@ package truth
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,6 +30,17 @@ func recordStatic(t *testing.T, name string, args ...any) (*harness.Profile, har
 	harness.NeedRoot(t)
 	const d, enough = 4 * time.Second, 10 * time.Minute
 	w := harness.StartWorkload(t, name, append([]any{enough.Seconds(), 0}, args...)...)
+	harness.Eventually(t, time.Minute, "the workload burns", func() error {
+		exe, err := os.Readlink("/proc/" + pid(w) + "/exe")
+		if err != nil {
+			return err
+		}
+		used, err := harness.CPUTime(w.PID)
+		if err == nil && (filepath.Base(exe) != name || used < 200*time.Millisecond) {
+			err = fmt.Errorf("%s has burnt %s", exe, used)
+		}
+		return err
+	})
 	w.Signal(t, syscall.SIGSTOP)
 	rec := harness.StartRecord(t, enough, "--pid", pid(w))
 	harness.Eventually(t, time.Minute, "record takes samples", func() error {
