@@ -21,6 +21,8 @@ LDFLAGS   := -s -w -X $(STAMP).Version=$(VERSION) -X $(STAMP).Revision=$(REVISIO
 # Tests that load kernel programs and measure run one package at a time, on a machine that does nothing else.
 KERNEL_TESTS := ./ebpfspy/... ./internal/perfevent/... ./agent/...
 TEST_FLAGS   ?=
+# Flags of test/kernels, such as -suites trixie, -run PATTERN or -v.
+KERNELS_FLAGS ?=
 FUZZTIME     ?= 10s
 
 ##@ Use
@@ -57,6 +59,16 @@ test-kernel: ## Tests of the samplers on this kernel; root
 .PHONY: test-e2e
 test-e2e: build ## Tests of the whole agent: truth, end to end, a real Pyroscope, the page; root
 	$(GO) test -count=1 -p 1 -timeout 20m $(TEST_FLAGS) ./test/...
+
+.PHONY: test-kernels
+test-kernels: ## The samplers and static programs on Linux 5.10, 6.1, 6.12 and Debian's newest, in QEMU; takes about 10 minutes
+	scripts/test-deps.sh kernels
+	$(GO) run ./test/kernels $(KERNELS_FLAGS)
+
+.PHONY: test-kernels-arm64
+test-kernels-arm64: ## The same on an arm64 kernel
+	scripts/test-deps.sh kernels-arm64
+	$(GO) run ./test/kernels -arch arm64 -suites bookworm $(KERNELS_FLAGS)
 
 .PHONY: test-race
 test-race: ## The tests of test-unit and test-kernel under the race detector

@@ -476,7 +476,7 @@ func TestOffCPUUntracked(t *testing.T) {
 func TestOffCPUWithoutOnCPU(t *testing.T) {
 	s, account := newTestSession(t, justMe(), Options{DisableCPU: true, OffCPU: OffCPUOptions{Enabled: true}})
 	start(t, s)
-	burn(200 * time.Millisecond)
+	burn(200*time.Millisecond, defaultPeriod)
 	time.Sleep(time.Second + cpuInterval) // a look at the CPUs must not start the clocks
 	offTimes(t, s, func(sm *Sample) {
 		if sm.Kind != OffCPU {
@@ -488,7 +488,7 @@ func TestOffCPUWithoutOnCPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	offTimes(t, s, nil)
-	burn(300 * time.Millisecond)
+	burn(300*time.Millisecond, defaultPeriod)
 	var onCPU uint64
 	off, _ := offTimes(t, s, func(sm *Sample) {
 		if sm.Kind == OnCPU {

@@ -69,22 +69,33 @@ func start(t testing.TB, s *Session) {
 	}
 }
 
-// burn uses d of CPU time in one thread, however busy the machine is.
-func burn(d time.Duration) (n int) {
+// threadTime is the CPU time of the calling thread.
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail
+	return time.Duration(ts.Nano())
+}
+
+// burn uses d of CPU time in one thread, however busy the machine is, and returns how many
+// samples can be taken of it. Where the clock jumps, a virtual machine's processor did not
+// run: however long that was, the sampler's timer rings once behind it.
+func burn(d, period time.Duration) (samples float64) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	used := func() time.Duration {
-		var ts unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail
-		return time.Duration(ts.Nano())
-	}
-	for end := used() + d; used() < end; n++ {
-		for i := 0; i < 1000; i++ {
+	before := threadTime()
+	for end := before + d; before < end; {
+		for i, n := 0, 0; i < 1000; i++ {
 			n ^= i
 		}
+		now := threadTime()
+		samples += min(float64(now-before)/float64(period), 1)
+		before = now
 	}
-	return n
+	return samples
 }
+
+// defaultPeriod is that of the zero Options.
+const defaultPeriod = time.Second / DefaultFrequency
 
 // onThread keeps the test on a thread of its own, whose name it returns: what else the test
 // process does, such as making unwind tables, is no part of what is measured.
@@ -101,8 +112,9 @@ func onThread(t *testing.T) string {
 func TestSessionSamplesThisProcess(t *testing.T) {
 	s, account := newTestSession(t, allTargets(), Options{Threads: true})
 	start(t, s)
-	thread := onThread(t)
-	burn(2 * time.Second)
+	thread, began := onThread(t), threadTime()
+	low := burn(2*time.Second, defaultPeriod)
+	high := float64(threadTime()-began) / float64(defaultPeriod)
 	var own, all uint64
 	info, err := s.CollectProfiles(func(sm *Sample) {
 		all += sm.Count
@@ -119,8 +131,8 @@ func TestSessionSamplesThisProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := uint64(2 * DefaultFrequency); own < want*85/100 || own > want*115/100 {
-		t.Errorf("samples of this thread = %d, want about %d", own, want)
+	if n := float64(own); n < 0.85*low || n > 1.15*high+1 {
+		t.Errorf("samples of this thread = %d, want about %.0f to %.0f", own, low, high)
 	}
 	b := account.Balance()
 	if b.In != all+b.Lost() || b.Out != all || info.Taken != b.In || info.Profiled != all {
@@ -145,13 +157,19 @@ func bpfObjects(t *testing.T) (n int) {
 	return n
 }
 
-func openFiles(t *testing.T) int {
+// openFiles are the open files of this process.
+func openFiles(t *testing.T) (names []string) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(fds)
+	for _, fd := range fds {
+		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil { // ReadDir's own is closed
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func TestSessionLeavesNothingBehind(t *testing.T) {
@@ -177,6 +195,9 @@ func TestSessionLeavesNothingBehind(t *testing.T) {
 			t.Fatalf("second Stop: %v", err)
 		}
 	}
+	if err := s.Close(); err != nil { // files whose symbols were read stay open until now
+		t.Fatal(err)
+	}
 	// The kernel frees programs and maps after a grace period.
 	deadline := time.Now().Add(10 * time.Second)
 	for time.Now().Before(deadline) && bpfObjects(t) > objects {
@@ -185,8 +206,8 @@ func TestSessionLeavesNothingBehind(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > goroutines {
 		t.Errorf("goroutines: %d before, %d after", goroutines, n)
 	}
-	if n := openFiles(t); n > files {
-		t.Errorf("descriptors: %d before, %d after", files, n)
+	if now := openFiles(t); len(now) > len(files) {
+		t.Errorf("files: %v before, %v after", files, now)
 	}
 	if n := bpfObjects(t); n > objects {
 		t.Errorf("BPF programs and maps: %d before, %d after", objects, n)
@@ -196,11 +217,15 @@ func TestSessionLeavesNothingBehind(t *testing.T) {
 func TestSessionFromManyGoroutines(t *testing.T) {
 	s, account := newTestSession(t, allTargets(), Options{})
 	var wg sync.WaitGroup
+	times := 12
+	if testing.Short() {
+		times = 5
+	}
 	run := func(f func(i int)) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for i := 0; i < 12; i++ {
+			for i := 0; i < times; i++ {
 				f(i)
 			}
 		}()
@@ -237,39 +262,49 @@ func TestSessionFromManyGoroutines(t *testing.T) {
 }
 
 func TestUpdateChangesWhatRuns(t *testing.T) {
+	const slow, fast = 20 * time.Millisecond, 2 * time.Millisecond
 	s, account := newTestSession(t, allTargets(), Options{Frequency: 50, Threads: true})
 	start(t, s)
-	thread := onThread(t)
-	burn(time.Second)
+	thread, began := onThread(t), threadTime()
+	lowSlow := burn(time.Second, slow)
+	updating := threadTime()
 	if err := s.Update(Options{Frequency: 500, Threads: true, CommFrame: true}); err != nil {
 		t.Fatal(err)
 	}
-	if s.Scale() != 2*time.Millisecond {
+	updated := threadTime()
+	if s.Scale() != fast {
 		t.Errorf("Scale = %v", s.Scale())
 	}
-	burn(time.Second)
+	lowFast := burn(time.Second, fast)
 	if err := s.Update(Options{Frequency: 500, MaxStacks: 2048, Threads: true, DisableKernel: true}); err != nil {
 		t.Fatal(err)
 	}
-	burn(time.Second)
-	samples, busy := map[time.Duration]uint64{}, map[time.Duration]time.Duration{}
+	lowFast += burn(time.Second, fast)
+	samples := map[time.Duration]uint64{}
 	if _, err := s.CollectProfiles(func(sm *Sample) {
 		if sm.Thread == thread {
 			samples[sm.Period] += sm.Count
-			busy[sm.Period] += time.Duration(sm.Count) * sm.Period
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// One second at 50 Hz, two at 500 Hz: each sample stands for its own period.
-	if n := samples[20*time.Millisecond]; n < 40 || n > 60 {
-		t.Errorf("samples at 50 Hz = %d", n)
+	// Each sample stands for its own period. What Update and CollectProfiles themselves do
+	// in this thread may have been sampled or not: it is little, but for emulated processors.
+	for _, tt := range []struct {
+		period time.Duration
+		low    float64
+		used   time.Duration
+	}{
+		{slow, lowSlow, updated - began},
+		{fast, lowFast, threadTime() - updating},
+	} {
+		n, high := float64(samples[tt.period]), float64(tt.used)/float64(tt.period)
+		if n < 0.85*tt.low || n > 1.15*high+1 {
+			t.Errorf("%.0f samples of %v, want about %.0f to %.0f", n, tt.period, tt.low, high)
+		}
 	}
-	if n := samples[2*time.Millisecond]; n < 850 || n > 1150 {
-		t.Errorf("samples at 500 Hz = %d", n)
-	}
-	if total := busy[20*time.Millisecond] + busy[2*time.Millisecond]; total < 2600*time.Millisecond || total > 3400*time.Millisecond {
-		t.Errorf("busy for %v, want 3 s", total)
+	if len(samples) != 2 {
+		t.Errorf("samples of other periods: %v", samples)
 	}
 	if p := account.Balance().Pending(); p != 0 {
 		t.Errorf("pending = %d", p)
@@ -363,7 +398,7 @@ func TestProcessesWithoutTarget(t *testing.T) {
 	s, account := newTestSession(t, finder, Options{})
 	start(t, s)
 	for i := 0; i < 2; i++ {
-		burn(500 * time.Millisecond)
+		burn(500*time.Millisecond, defaultPeriod)
 		if _, err := s.CollectProfiles(func(*Sample) { t.Error("a sample without a target") }); err != nil {
 			t.Fatal(err)
 		}
@@ -405,8 +440,8 @@ func TestStartFailsWhole(t *testing.T) {
 	for time.Now().Before(deadline) && bpfObjects(t) > objects {
 		time.Sleep(50 * time.Millisecond)
 	}
-	if n := openFiles(t); n > files+2 { // the runtime's own poller
-		t.Errorf("descriptors: %d before, %d after", files, n)
+	if now := openFiles(t); len(now) > len(files)+2 { // the runtime's own poller
+		t.Errorf("files: %v before, %v after", files, now)
 	}
 	if n := bpfObjects(t); n > objects {
 		t.Errorf("BPF objects: %d before, %d after", objects, n)
@@ -443,7 +478,7 @@ func TestCPUHotplug(t *testing.T) {
 	if err := os.WriteFile(online, []byte("1"), 0); err != nil {
 		t.Skipf("CPU 1 cannot be switched: %v", err)
 	}
-	s, account := newTestSession(t, allTargets(), Options{})
+	s, account := newTestSession(t, allTargets(), Options{Threads: true})
 	start(t, s)
 	sw := func(v string, want int) {
 		t.Helper()
@@ -479,20 +514,22 @@ func TestCPUHotplug(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A burner that may run on CPU 1 alone.
-	cmd := exec.Command("taskset", "-c", "1", "/bin/sh", "-c", "i=0; while [ $i -lt 600000 ]; do i=$((i+1)); done")
-	if err := cmd.Run(); err != nil {
+	thread := onThread(t)
+	var one unix.CPUSet
+	one.Set(1)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		t.Fatal(err)
 	}
+	want := burn(2*time.Second, defaultPeriod)
 	var n uint64
 	if _, err := s.CollectProfiles(func(sm *Sample) {
-		if sm.PID == sd.PID(cmd.ProcessState.Pid()) {
+		if sm.Thread == thread {
 			n += sm.Count
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
-	busy := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-	if want := busy.Seconds() * DefaultFrequency; float64(n) < want*0.7 {
+	if float64(n) < want*0.7 {
 		t.Errorf("%d samples on the CPU that came back, want about %.0f", n, want)
 	}
 	if p := account.Balance().Pending(); p != 0 {
@@ -510,7 +547,7 @@ func TestLostProcessEvents(t *testing.T) {
 	s.table.remove(s.table.latest[own]) // as if nobody had told of it
 	ghost := s.table.add(identity{1 << 30, 7})
 	s.mu.Unlock()
-	burn(500 * time.Millisecond)
+	burn(500*time.Millisecond, defaultPeriod)
 	var n uint64
 	if _, err := s.CollectProfiles(func(sm *Sample) {
 		if sm.PID == sd.PID(own) {
@@ -541,8 +578,12 @@ func TestLostProcessEvents(t *testing.T) {
 func TestTinyRings(t *testing.T) {
 	s, account := newTestSession(t, allTargets(), Options{SidebandBytes: 16 << 10, EventRingBytes: 16 << 10})
 	start(t, s)
+	processes := 400
+	if testing.Short() {
+		processes = 150
+	}
 	s.pumpMu.Lock() // nobody reads the rings
-	for i := 0; i < 400; i++ {
+	for i := 0; i < processes; i++ {
 		if err := exec.Command("/bin/true").Run(); err != nil {
 			t.Error(err)
 		}
@@ -562,6 +603,11 @@ func TestTinyRings(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	s.pumpMu.Lock()
+	if s.lostEvents == 0 {
+		t.Error("no event was lost")
+	}
+	s.pumpMu.Unlock()
 	if n == 0 {
 		t.Error("the process that came while events were lost was not profiled")
 	}

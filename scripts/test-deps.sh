@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need: only those that are missing; with
-# "bench", those of the programs that bench/unwind measures, as far as they can be had.
-# Services are neither started nor enabled. As root, or through sudo.
+# Installs the Debian packages that the tests need: only those that are missing. As root, or
+# through sudo. Services are neither started nor enabled. With an argument, those of
+#   bench           the programs that bench/unwind measures, as far as they can be had
+#   kernels         the tests on other kernels (amd64)
+#   kernels-arm64   those on arm64 kernels
 set -euo pipefail
 
 # package: what it is for
@@ -29,6 +31,25 @@ measured=(
   perl=perl openssl=openssl xz=xz-utils zstd=zstd g++=g++ rustc=rustc javac=default-jdk-headless
   /usr/lib/postgresql/*/bin/pgbench=postgresql
 )
+
+case ${1:-} in
+  '' | bench) ;;
+  kernels)
+    needed=(
+      qemu-system-x86         # the virtual machines
+      gcc libc6-dev           # programs that tests profile
+      debian-archive-keyring  # signatures of the suites that the kernels are from
+    ) ;;
+  kernels-arm64)
+    needed=(
+      qemu-system-arm
+      gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+      debian-archive-keyring
+    ) ;;
+  *)
+    echo "usage: $0 [bench|kernels|kernels-arm64]" >&2
+    exit 2 ;;
+esac
 
 if ! command -v dpkg-query >/dev/null; then
   echo "test-deps: this is no Debian; the tests need the programs of these packages: ${needed[*]}" >&2

@@ -19,6 +19,9 @@ import (
 const (
 	// EnvBinary names an agent to test instead of the one of this tree.
 	EnvBinary = "SPANFLAME_BIN"
+	// EnvWorkloads names a folder of workloads that are built already, for a machine that
+	// has neither a compiler nor this tree.
+	EnvWorkloads = "SPANFLAME_TEST_WORKLOADS"
 	// EnvRequire, if not empty, makes a test fail that would be skipped because
 	// something is missing on this machine.
 	EnvRequire = "SPANFLAME_TEST_REQUIRE"
@@ -71,31 +74,31 @@ var Root = sync.OnceValues(func() (string, error) {
 
 // Build is a set of programs that were built of this tree, kept in bin/test.
 type Build struct {
-	Dir   string
+	Dir   string // "" if SPANFLAME_BIN names the agent
 	Agent string
 }
 
-// Built builds the agent, unless SPANFLAME_BIN names one, and finds the folder of
-// the workloads. It does so once a process.
+// Built builds the agent, unless SPANFLAME_BIN names one. It does so once a process.
 var Built = sync.OnceValues(func() (Build, error) {
+	if agent := os.Getenv(EnvBinary); agent != "" {
+		path, err := filepath.Abs(agent)
+		if err != nil {
+			return Build{}, err
+		}
+		if _, err := os.Stat(path); err != nil {
+			return Build{}, fmt.Errorf("%s: %w", EnvBinary, err)
+		}
+		return Build{Agent: path}, nil
+	}
 	root, err := Root()
 	if err != nil {
 		return Build{}, err
 	}
-	b := Build{Dir: filepath.Join(root, "bin", "test"), Agent: os.Getenv(EnvBinary)}
-	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
+	dir := filepath.Join(root, "bin", "test")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Build{}, err
 	}
-	if b.Agent != "" {
-		if b.Agent, err = filepath.Abs(b.Agent); err != nil {
-			return Build{}, err
-		}
-		if _, err := os.Stat(b.Agent); err != nil {
-			return Build{}, fmt.Errorf("%s: %w", EnvBinary, err)
-		}
-		return b, nil
-	}
-	b.Agent = filepath.Join(b.Dir, "spanflame")
+	b := Build{Dir: dir, Agent: filepath.Join(dir, "spanflame")}
 	return b, b.locked(func() error {
 		return command(root, []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", b.Agent, "./cmd/agent")
 	})

@@ -58,6 +58,11 @@ var recipes = map[string]recipe{
 	"plugin_a-nofp.so": {source: "c/plugin.c", flags: append([]string{"-shared", "-fPIC", "-DPLUGIN=plugin_a", "-DPADDING=64"}, noFP...)},
 	"plugin_b-nofp.so": {source: "c/plugin.c", flags: append([]string{"-shared", "-fPIC", "-DPLUGIN=plugin_b", "-DPADDING=8192"}, noFP...)},
 
+	// With everything in them, so that they run on a machine that has no C library.
+	"split-static":   {source: "c/split.c", flags: append([]string{"-static"}, noFP...)},
+	"deep-static":    {source: "c/deep.c", flags: append([]string{"-static"}, noFP...)},
+	"signals-static": {source: "c/signals.c", flags: append([]string{"-static"}, noFP...)},
+
 	"gosplit":          {source: "gosplit"},
 	"gosplit-stripped": {source: "gosplit", flags: []string{"-ldflags=-s -w"}},
 	"gocgo":            {source: "gocgo"},
@@ -68,8 +73,15 @@ var recipes = map[string]recipe{
 var builtWorkloads sync.Map // name → func() (string, error)
 
 // WorkloadPath builds a workload of test/truth/workloads, if it is not built or older
-// than its sources, and returns its path.
+// than its sources, and returns its path. With SPANFLAME_TEST_WORKLOADS it builds none.
 func WorkloadPath(name string) (string, error) {
+	if dir := os.Getenv(EnvWorkloads); dir != "" {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("%s: %w", EnvWorkloads, err)
+		}
+		return path, nil
+	}
 	build, _ := builtWorkloads.LoadOrStore(name, sync.OnceValues(func() (string, error) { return buildWorkload(name) }))
 	return build.(func() (string, error))()
 }
@@ -99,12 +111,30 @@ func buildWorkload(name string) (string, error) {
 		if fresh(out, source, filepath.Join(folder, "c", "workload.h"), filepath.Join(folder, "c", "offcpu.h")) {
 			return nil
 		}
-		err := command(folder, nil, compiler, slices.Concat(cFlags, []string{"-o", out, source}, r.flags)...)
+		err := compile(folder, compiler, r, out)
 		if err == nil && r.apart {
 			err = splitDebug(out)
 		}
 		return err
 	})
+}
+
+// CompileWorkload builds a workload that is in C into a file, with a compiler that may be
+// one for another architecture.
+func CompileWorkload(compiler, name, out string) error {
+	r, ok := recipes[name]
+	if !ok || filepath.Ext(r.source) != ".c" {
+		return fmt.Errorf("there is no workload %q in C", name)
+	}
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	return compile(filepath.Join(root, "test", "truth", "workloads"), compiler, r, out)
+}
+
+func compile(folder, compiler string, r recipe, out string) error {
+	return command(folder, nil, compiler, slices.Concat(cFlags, []string{"-o", out, r.source}, r.flags)...)
 }
 
 // splitDebug moves a program's symbols and debug information to a file beside it, which
@@ -254,6 +284,15 @@ func startProgram(t TB, nice int, path string, args ...any) *Workload {
 func (w *Workload) Kill() {
 	_ = w.cmd.Process.Kill()
 	<-w.done
+}
+
+// Signal sends the workload a signal. At SIGTERM it ends and says what it did, if it calls
+// stop_on_term (workload.h).
+func (w *Workload) Signal(t TB, s os.Signal) {
+	t.Helper()
+	if err := w.cmd.Process.Signal(s); err != nil {
+		t.Fatalf("send %s to %s: %v", s, w.Name, err)
+	}
 }
 
 // Wait waits until the workload has ended and returns its truth.

@@ -142,19 +142,8 @@ func TestSignals(t *testing.T) {
 			w := harness.StartWorkload(t, "signals-nofp", d.Seconds()+2, 0, stack)
 			p, _ := harness.StartRecord(t, d, "--pid", pid(w), fast).Wait(t)
 			truth := w.Wait(t)
-
-			alarm, fault := harness.InFunction("on_alarm"), harness.InFunction("on_fault")
-			plain := func(s *pprof.Sample) bool { return user(s, "interrupted") != nil && !alarm(s) }
-			all := p.Samples(nil)
-			for function, m := range map[string]harness.Match{"on_alarm": alarm, "on_fault": fault, "interrupted": plain} {
-				harness.CheckShare(t, function, p.Samples(m), all, truth.Functions[function]/truth.Total)
-			}
 			checkEnds(t, p, "all", nil, goalWhole)
-			// The alarm may ring while it is being set or stopped: then it came in between there.
-			rang := func(s *pprof.Sample) bool { return alarm(s) && user(s, "setitimer") == nil }
-			checkExact(t, p, rang, "on_alarm", "__restore_rt", "interrupted", "main")
-			checkExact(t, p, fault, "on_fault", "__restore_rt", "at_first", "call_first", "main")
-			checkExact(t, p, plain, "interrupted", "main")
+			checkSignals(t, p, truth)
 			if t.Failed() {
 				t.Log(p.Describe(nil))
 			}

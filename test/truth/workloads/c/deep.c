@@ -7,10 +7,10 @@
 
 static FRAME int64_t deep_leaf(int64_t end_wall)
 {
-	int64_t start = cpu_ns();
-	while (wall_ns() < end_wall)
+	int64_t start = seen_ns();
+	while (go_on(end_wall))
 		burn_until(cpu_ns() + MS);
-	return cpu_ns() - start;
+	return seen_ns() - start;
 }
 
 static FRAME int64_t deep_step(int depth, int64_t end_wall)
@@ -27,8 +27,9 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	int64_t end = wall_ns() + (int64_t)(atof(argv[1]) * 1e9);
+	stop_on_term();
 	pin(atoi(argv[2]));
 	int64_t ns = deep_step(atoi(argv[3]), end);
-	printf("{\"functions\":{\"deep_leaf\":%.6f},\"total\":%.6f}\n", seconds(ns), usage_s(RUSAGE_SELF));
+	printf("{\"functions\":{\"deep_leaf\":%.6f},\"total\":%.6f}\n", seconds(ns), usage_s(RUSAGE_SELF) - seconds(unseen_ns));
 	return 0;
 }

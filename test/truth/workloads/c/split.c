@@ -7,16 +7,16 @@
 
 static FRAME int64_t burn_a(int64_t ns)
 {
-	int64_t start = cpu_ns();
-	burn_until(start + ns);
-	return cpu_ns() - start;
+	int64_t start = seen_ns();
+	burn_until(cpu_ns() + ns);
+	return seen_ns() - start;
 }
 
 static FRAME int64_t burn_b(int64_t ns)
 {
-	int64_t start = cpu_ns();
-	burn_until(start + ns);
-	return cpu_ns() - start;
+	int64_t start = seen_ns();
+	burn_until(cpu_ns() + ns);
+	return seen_ns() - start;
 }
 
 int main(int argc, char **argv)
@@ -26,13 +26,14 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	int64_t end = wall_ns() + (int64_t)(atof(argv[1]) * 1e9), a = 0, b = 0;
+	stop_on_term();
 	pin(atoi(argv[2]));
 	srand((unsigned)getpid());
-	while (wall_ns() < end) {
+	while (go_on(end)) {
 		int64_t slice = jittered(10 * MS);
 		a += burn_a(slice * 7 / 10);
 		b += burn_b(slice * 3 / 10);
 	}
-	printf("{\"functions\":{\"burn_a\":%.6f,\"burn_b\":%.6f},\"total\":%.6f}\n", seconds(a), seconds(b), usage_s(RUSAGE_SELF));
+	printf("{\"functions\":{\"burn_a\":%.6f,\"burn_b\":%.6f},\"total\":%.6f}\n", seconds(a), seconds(b), usage_s(RUSAGE_SELF) - seconds(unseen_ns));
 	return 0;
 }
