@@ -297,7 +297,7 @@ static __always_inline u64 place_of(struct task_struct *task, bool runnable)
 
 static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *task, bool preempted, u64 now)
 {
-	u32 tid = task->pid, tgid = task->tgid, zero = 0, state;
+	u32 tid = task->pid, tgid = task->tgid, zero = 0, state, chance;
 	struct block_rate *rate;
 	struct thread_state *t;
 	u64 start;
@@ -329,70 +329,67 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 	t->now.waker = 0;
 	t->now.chance = 0;
 	t->site = (place_of(task, runnable) >> 20) % BLOCK_SITES;
-	{
-		u32 chance = chance_at(t->site, rate, now, &t->now.certain);
-
-		t->drawn = chance != CHANCE_ONE;
-		if (!t->drawn || (bpf_get_prandom_u32() & (CHANCE_ONE - 1)) < chance) {
-			rate->kept++;
-			name_block(&t->now, task);
-			if (keep_stack(ctx, r, task, &t->now, runnable))
-				t->now.chance = chance;
-			now = bpf_ktime_get_ns(); /* it is on its CPU as long as its stack is taken */
-			if (runnable)
-				t->now.woken = now;
-		}
+	chance = chance_at(t->site, rate, now, &t->now.certain);
+	t->drawn = chance != CHANCE_ONE;
+	if (!t->drawn || (bpf_get_prandom_u32() & (CHANCE_ONE - 1)) < chance) {
+		rate->kept++;
+		name_block(&t->now, task);
+		if (keep_stack(ctx, r, task, &t->now, runnable))
+			t->now.chance = chance;
+		now = bpf_ktime_get_ns(); /* it is on its CPU as long as its stack is taken */
+		if (runnable)
+			t->now.woken = now;
 	}
 	t->now.since = now;
+}
+
+/* Adds a time under the key in the scratch memory, whose frames are kept already. */
+static __always_inline void add_under(u32 r, void *table, struct scratch *s, struct sample_value *fresh, u64 time)
+{
+	struct sample_value *seen = bpf_map_lookup_elem(table, &s->key);
+	long err = 0;
+
+	count_stat(r, STAT_TAKEN);
+	fresh->count = 1;
+	fresh->time = time;
+	if (!seen) {
+		err = bpf_map_update_elem(table, &s->key, fresh, BPF_NOEXIST);
+		if (!err)
+			return;
+		seen = bpf_map_lookup_elem(table, &s->key); /* another CPU was first */
+	}
+	if (!seen) {
+		count_stat(r, STAT_COUNTS_MAP_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&seen->count, 1);
+	__sync_fetch_and_add(&seen->time, time);
 }
 
 /* Adds a part of a block to the round: what was waited for, and the time on the run
  * queue. Their frames are in the same place. */
 static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 waker, u64 waited, u64 queued)
 {
-	struct sample_value *seen, fresh = {};
+	struct sample_value *seen = bpf_map_lookup_elem(table, &s->key), fresh = {};
 
 	fresh.chunk = NO_CHUNK;
-	if (s->key.wait != WAIT_RUN_QUEUE) {
-		seen = bpf_map_lookup_elem(table, &s->key);
-		if (seen) {
-			fresh.chunk = seen->chunk;
-			fresh.word = seen->word;
-		}
-		if (waited || !queued) {
-			count_stat(r, STAT_TAKEN);
-			if (waker) {
-				s->key.waker = waker;
-				seen = bpf_map_lookup_elem(table, &s->key);
-			}
-			if (seen) {
-				__sync_fetch_and_add(&seen->count, 1);
-				__sync_fetch_and_add(&seen->time, waited);
-			} else {
-				fresh.count = 1;
-				fresh.time = waited;
-				if (bpf_map_update_elem(table, &s->key, &fresh, BPF_NOEXIST))
-					count_stat(r, STAT_COUNTS_MAP_FULL);
-			}
-		}
-		if (!queued)
-			return;
-		s->key.wait = WAIT_RUN_QUEUE;
-		s->key.waker = 0;
-	} else {
-		queued += waited;
-	}
-	count_stat(r, STAT_TAKEN);
-	seen = bpf_map_lookup_elem(table, &s->key);
 	if (seen) {
-		__sync_fetch_and_add(&seen->count, 1);
-		__sync_fetch_and_add(&seen->time, queued);
+		fresh.chunk = seen->chunk;
+		fresh.word = seen->word;
+	}
+	if (s->key.wait == WAIT_RUN_QUEUE) {
+		add_under(r, table, s, &fresh, waited + queued);
 		return;
 	}
-	fresh.count = 1;
-	fresh.time = queued;
-	if (bpf_map_update_elem(table, &s->key, &fresh, BPF_NOEXIST))
-		count_stat(r, STAT_COUNTS_MAP_FULL);
+	if (waited) {
+		s->key.waker = waker;
+		add_under(r, table, s, &fresh, waited);
+	}
+	if (queued) {
+		s->key.wait = WAIT_RUN_QUEUE;
+		s->key.waker = 0;
+		add_under(r, table, s, &fresh, queued);
+	}
 }
 
 /* Returns the time, 0 if it did not look. */
@@ -439,9 +436,7 @@ static __always_inline u64 switched_in(u32 r, struct task_struct *task)
 	if (from < began)
 		from = began;
 	woken = t->now.woken;
-	if (!woken)
-		woken = now; /* it had begun to be woken before it left */
-	else if (woken < from)
+	if (woken < from) /* 0: it was being woken when it left, and has been runnable since */
 		woken = from;
 	waited = woken - from;
 	queued = now > woken ? now - woken : 0;
