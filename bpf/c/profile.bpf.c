@@ -157,6 +157,14 @@ static __always_inline u64 hash_step(u64 h, u64 v)
  * well, unless it forgets the number: what comes from a map it does not know. */
 #define read_back(field) (*(volatile typeof(field) *)&(field))
 
+/* User frame n. The verifier of 5.10 forgets what it knew of a number that had to leave its
+ * register: it is masked where it is used. */
+static __always_inline u64 *frame_at(struct scratch *s, u32 n)
+{
+	asm volatile("" : "+r"(n));
+	return &s->words[n & (MAX_USER_FRAMES - 1)];
+}
+
 /* Finds the caller of frame n - 1 of the walker, and keeps it as frame n. 0, or how
  * the stack ends. A global function, so that the verifier looks at it once and not
  * once for every frame (5.6; with scalar arguments only before 5.13). */
@@ -185,8 +193,8 @@ __noinline int unwind_frame(u32 n)
 			return STACK_UNSUPPORTED_ROW;
 		if (rule->signal && rule->cfa != CFA_GO_CHAIN && !w->exact) {
 			/* It was not called: what led here is the address of its first instruction. */
-			word = s->words[n - 1] | FRAME_INTERRUPTED;
-			s->words[n - 1] = word;
+			word = *frame_at(s, n - 1) | FRAME_INTERRUPTED;
+			*frame_at(s, n - 1) = word;
 			w->hash = hash_step(w->hash, word);
 		}
 		end = step_by_rule(w, rule, n == 1);
@@ -203,7 +211,7 @@ __noinline int unwind_frame(u32 n)
 	if (!w->ip)
 		return STACK_WHOLE;
 	word = w->exact ? w->ip | FRAME_INTERRUPTED : w->ip;
-	s->words[n] = word;
+	*frame_at(s, n) = word;
 	w->hash = hash_step(w->hash, word);
 	return 0;
 }
@@ -251,12 +259,13 @@ static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bo
  * that does not run. */
 static __always_inline void kernel_stack(void *ctx, struct task_struct *task, struct scratch *s)
 {
-	u32 n = read_back(s->key.user_len), k = 0;
-	u64 h = hash_seed, *frames;
+	u64 n = read_back(s->key.user_len), h = hash_seed, *frames;
+	u32 k = 0;
 	long size;
 
 	if (n > MAX_USER_FRAMES)
 		return;
+	asm volatile("" : "+r"(n)); /* what was compared is what is used: 5.10 wants to see it */
 	frames = &s->words[n];
 	if (task)
 		size = bpf_get_task_stack(task, frames, MAX_KERNEL_FRAMES * sizeof(u64), 0);
@@ -369,6 +378,16 @@ static __always_inline void include(u32 tgid)
 		lately->start = 0;
 }
 
+/* Nothing is never added: the compiler would make another instruction of it, which Linux
+ * has from 5.12 on. */
+static __always_inline void add_to(struct sample_value *v, u64 n, u64 time)
+{
+	if (n)
+		__sync_fetch_and_add(&v->count, n);
+	if (time)
+		__sync_fetch_and_add(&v->time, time);
+}
+
 /* Counts the sample whose key and frames are in the scratch memory. False if there is no
  * room: that is counted. */
 static __always_inline bool count(u32 r, void *table, struct scratch *s, u64 n, u64 time)
@@ -379,9 +398,7 @@ static __always_inline bool count(u32 r, void *table, struct scratch *s, u64 n, 
 
 	seen = bpf_map_lookup_elem(table, &s->key);
 	if (seen && (seen->chunk != NO_CHUNK || !(s->key.user_len | s->key.kernel_len))) {
-		__sync_fetch_and_add(&seen->count, n);
-		if (time)
-			__sync_fetch_and_add(&seen->time, time);
+		add_to(seen, n, time);
 		return true;
 	}
 
@@ -396,7 +413,7 @@ static __always_inline bool count(u32 r, void *table, struct scratch *s, u64 n, 
 	if (seen) { /* its frames are those of an earlier round */
 		seen->word = fresh.word;
 		seen->chunk = fresh.chunk;
-		__sync_fetch_and_add(&seen->count, n);
+		add_to(seen, n, time);
 		return true;
 	}
 	err = bpf_map_update_elem(table, &s->key, &fresh, BPF_NOEXIST);
@@ -404,9 +421,7 @@ static __always_inline bool count(u32 r, void *table, struct scratch *s, u64 n, 
 		/* Another CPU was first. */
 		seen = bpf_map_lookup_elem(table, &s->key);
 		if (seen) {
-			__sync_fetch_and_add(&seen->count, n);
-			if (time)
-				__sync_fetch_and_add(&seen->time, time);
+			add_to(seen, n, time);
 			return true;
 		}
 	}
