@@ -256,7 +256,7 @@ static __always_inline bool keep_stack(void *ctx, u32 r, struct task_struct *tas
 	if (want_user)
 		user_stack(s, mode, task->flags & PF_EXITING);
 	if (want_kernel)
-		kernel_stack(ctx, 0, s);
+		kernel_stack(ctx, s);
 	if (!count(r, table, s, 0, 0)) {
 		count_stat(r, STAT_TAKEN); /* and dropped: count says why */
 		return false;
@@ -464,7 +464,7 @@ static __always_inline u64 switched_in(u32 r, struct task_struct *task)
 		}
 		s->key.user_end = STACK_NOT_SAMPLED;
 		if (want_kernel)
-			kernel_stack(0, task, s);
+			kernel_stack_of(task, s);
 		if (!count(r, table, s, 0, 0)) {
 			count_stat(r, STAT_TAKEN);
 			return now;
@@ -504,7 +504,7 @@ static __always_inline u64 keep_waker(void *ctx, u32 r)
 	if (want_user && s->key.tgid && !(flags & PF_KTHREAD))
 		user_stack(s, regs_of_task(&s->walker), flags & PF_EXITING);
 	if (want_kernel)
-		kernel_stack(ctx, 0, s);
+		kernel_stack(ctx, s);
 	number = hash_step(hash_step(s->key.user_hash, s->key.kernel_hash), s->key.start);
 	number = hash_step(hash_step(number, *(u64 *)s->key.comm), ((u64)s->key.exec_id << 32) + s->key.tgid) | 1;
 	s->key.waker = number;

@@ -255,22 +255,25 @@ static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bo
 	s->key.user_hash = w->hash ? w->hash : 1;
 }
 
-/* Appends the kernel's frames behind the user frames: those of the context, or of a task
- * that does not run. */
-static __always_inline void kernel_stack(void *ctx, struct task_struct *task, struct scratch *s)
+/* Where the kernel's frames go: behind the user frames. 0 if those are too many. */
+static __always_inline u64 *kernel_frames(struct scratch *s)
 {
-	u64 n = read_back(s->key.user_len), h = hash_seed, *frames;
-	u32 k = 0;
-	long size;
+	u64 n = read_back(s->key.user_len);
 
 	if (n > MAX_USER_FRAMES)
-		return;
+		return 0;
 	asm volatile("" : "+r"(n)); /* what was compared is what is used: 5.10 wants to see it */
-	frames = &s->words[n];
-	if (task)
-		size = bpf_get_task_stack(task, frames, MAX_KERNEL_FRAMES * sizeof(u64), 0);
-	else
-		size = bpf_get_stack(ctx, frames, MAX_KERNEL_FRAMES * sizeof(u64), 0);
+	return &s->words[n];
+}
+
+#define KERNEL_FRAMES_SIZE (MAX_KERNEL_FRAMES * sizeof(u64))
+
+/* Enters size bytes of kernel frames in the key. */
+static __always_inline void key_kernel_frames(struct scratch *s, u64 *frames, long size)
+{
+	u64 h = hash_seed;
+	u32 k = 0;
+
 	if (size <= 0)
 		return;
 	size /= sizeof(u64);
@@ -280,6 +283,23 @@ static __always_inline void kernel_stack(void *ctx, struct task_struct *task, st
 	}
 	s->key.kernel_len = k;
 	s->key.kernel_hash = h ? h : 1;
+}
+
+static __always_inline void kernel_stack(void *ctx, struct scratch *s)
+{
+	u64 *frames = kernel_frames(s);
+
+	if (frames)
+		key_kernel_frames(s, frames, bpf_get_stack(ctx, frames, KERNEL_FRAMES_SIZE, 0));
+}
+
+/* The same of a task that does not run. */
+static __always_inline void kernel_stack_of(struct task_struct *task, struct scratch *s)
+{
+	u64 *frames = kernel_frames(s);
+
+	if (frames)
+		key_kernel_frames(s, frames, bpf_get_task_stack(task, frames, KERNEL_FRAMES_SIZE, 0));
 }
 
 static __always_inline void count_stat(u32 r, enum round_stat stat)
@@ -477,7 +497,7 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 		user_stack(s, user, flags & PF_EXITING);
 	}
 	if (want_kernel && mode == MODE_KERNEL)
-		kernel_stack(ctx, 0, s);
+		kernel_stack(ctx, s);
 
 	count(r, table, s, 1, 0);
 	return 0;
