@@ -128,12 +128,19 @@ static __always_inline void regs_of_ctx(struct bpf_perf_event_data *ctx, struct 
 
 static __always_inline enum cpu_mode regs_of_pt(struct pt_regs *regs, struct walker *w)
 {
-	struct user_pt_regs copy = {};
+	struct user_pt_regs *user = (struct user_pt_regs *)regs;
+	struct {
+		u64 sp, pc, pstate;
+	} rest = {};
 
-	if (bpf_probe_read_kernel(&copy, sizeof(copy), regs))
+	/* Not as a whole: it would be more than half of the BPF stack's 512 bytes. */
+	if (bpf_probe_read_kernel(w->regs, sizeof(w->regs), user->regs) ||
+	    bpf_probe_read_kernel(&rest, sizeof(rest), &user->sp))
 		return MODE_KERNEL;
-	COPY_REGS(w, copy);
-	return mode_of_pstate(copy.pstate);
+	w->ip = rest.pc;
+	w->sp = rest.sp;
+	w->fp = w->regs[29];
+	return mode_of_pstate(rest.pstate);
 }
 
 /* arch/arm64/include/asm/memory.h (4 KiB pages), asm/ptrace.h of 5.10: the
