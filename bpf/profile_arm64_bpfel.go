@@ -26,6 +26,24 @@ type ProfileAsleep struct {
 	Kernel     [64]uint64
 }
 
+type ProfileAsleepScratch struct {
+	_      structs.HostLayout
+	Asleep ProfileAsleep
+	Regs   struct {
+		_        structs.HostLayout
+		UserRegs struct {
+			_      structs.HostLayout
+			Regs   [31]uint64
+			Sp     uint64
+			Pc     uint64
+			Pstate uint64
+		}
+		OrigX0    uint64
+		Syscallno int32
+		_         [4]byte
+	}
+}
+
 type ProfileBlock struct {
 	_       structs.HostLayout
 	Since   uint64
@@ -186,8 +204,21 @@ const (
 )
 
 type ProfileScratch struct {
-	_      structs.HostLayout
-	Key    ProfileSampleKey
+	_    structs.HostLayout
+	Key  ProfileSampleKey
+	Regs struct {
+		_        structs.HostLayout
+		UserRegs struct {
+			_      structs.HostLayout
+			Regs   [31]uint64
+			Sp     uint64
+			Pc     uint64
+			Pstate uint64
+		}
+		OrigX0    uint64
+		Syscallno int32
+		_         [4]byte
+	}
 	Walker struct {
 		_          structs.HostLayout
 		Ip         uint64
@@ -334,7 +365,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ProfileMapArena                = "arena"
-	ProfileMapAsleepScratch        = "asleep_scratch"
+	ProfileMapAsleepScratches      = "asleep_scratches"
 	ProfileMapCounts               = "counts"
 	ProfileMapCursors              = "cursors"
 	ProfileMapExcluded             = "excluded"
@@ -448,7 +479,7 @@ type ProfileProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProfileMapSpecs struct {
 	Arena             *ebpf.MapSpec `ebpf:"arena"`
-	AsleepScratch     *ebpf.MapSpec `ebpf:"asleep_scratch"`
+	AsleepScratches   *ebpf.MapSpec `ebpf:"asleep_scratches"`
 	Counts            *ebpf.MapSpec `ebpf:"counts"`
 	Cursors           *ebpf.MapSpec `ebpf:"cursors"`
 	Excluded          *ebpf.MapSpec `ebpf:"excluded"`
@@ -526,7 +557,7 @@ func (o *ProfileObjects) Close() error {
 // It can be passed to LoadProfileObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProfileMaps struct {
 	Arena             *ebpf.Map `ebpf:"arena"`
-	AsleepScratch     *ebpf.Map `ebpf:"asleep_scratch"`
+	AsleepScratches   *ebpf.Map `ebpf:"asleep_scratches"`
 	Counts            *ebpf.Map `ebpf:"counts"`
 	Cursors           *ebpf.Map `ebpf:"cursors"`
 	Excluded          *ebpf.Map `ebpf:"excluded"`
@@ -550,7 +581,7 @@ type ProfileMaps struct {
 func (m *ProfileMaps) Close() error {
 	return _ProfileClose(
 		m.Arena,
-		m.AsleepScratch,
+		m.AsleepScratches,
 		m.Counts,
 		m.Cursors,
 		m.Excluded,

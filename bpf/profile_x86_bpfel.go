@@ -26,6 +26,35 @@ type ProfileAsleep struct {
 	Kernel     [64]uint64
 }
 
+type ProfileAsleepScratch struct {
+	_      structs.HostLayout
+	Asleep ProfileAsleep
+	Regs   struct {
+		_      structs.HostLayout
+		R15    uint64
+		R14    uint64
+		R13    uint64
+		R12    uint64
+		Bp     uint64
+		Bx     uint64
+		R11    uint64
+		R10    uint64
+		R9     uint64
+		R8     uint64
+		Ax     uint64
+		Cx     uint64
+		Dx     uint64
+		Si     uint64
+		Di     uint64
+		OrigAx uint64
+		Ip     uint64
+		Cs     uint64
+		Flags  uint64
+		Sp     uint64
+		Ss     uint64
+	}
+}
+
 type ProfileBlock struct {
 	_       structs.HostLayout
 	Since   uint64
@@ -186,8 +215,32 @@ const (
 )
 
 type ProfileScratch struct {
-	_      structs.HostLayout
-	Key    ProfileSampleKey
+	_    structs.HostLayout
+	Key  ProfileSampleKey
+	Regs struct {
+		_      structs.HostLayout
+		R15    uint64
+		R14    uint64
+		R13    uint64
+		R12    uint64
+		Bp     uint64
+		Bx     uint64
+		R11    uint64
+		R10    uint64
+		R9     uint64
+		R8     uint64
+		Ax     uint64
+		Cx     uint64
+		Dx     uint64
+		Si     uint64
+		Di     uint64
+		OrigAx uint64
+		Ip     uint64
+		Cs     uint64
+		Flags  uint64
+		Sp     uint64
+		Ss     uint64
+	}
 	Walker struct {
 		_          structs.HostLayout
 		Ip         uint64
@@ -334,7 +387,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ProfileMapArena                = "arena"
-	ProfileMapAsleepScratch        = "asleep_scratch"
+	ProfileMapAsleepScratches      = "asleep_scratches"
 	ProfileMapCounts               = "counts"
 	ProfileMapCursors              = "cursors"
 	ProfileMapExcluded             = "excluded"
@@ -448,7 +501,7 @@ type ProfileProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProfileMapSpecs struct {
 	Arena             *ebpf.MapSpec `ebpf:"arena"`
-	AsleepScratch     *ebpf.MapSpec `ebpf:"asleep_scratch"`
+	AsleepScratches   *ebpf.MapSpec `ebpf:"asleep_scratches"`
 	Counts            *ebpf.MapSpec `ebpf:"counts"`
 	Cursors           *ebpf.MapSpec `ebpf:"cursors"`
 	Excluded          *ebpf.MapSpec `ebpf:"excluded"`
@@ -526,7 +579,7 @@ func (o *ProfileObjects) Close() error {
 // It can be passed to LoadProfileObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProfileMaps struct {
 	Arena             *ebpf.Map `ebpf:"arena"`
-	AsleepScratch     *ebpf.Map `ebpf:"asleep_scratch"`
+	AsleepScratches   *ebpf.Map `ebpf:"asleep_scratches"`
 	Counts            *ebpf.Map `ebpf:"counts"`
 	Cursors           *ebpf.Map `ebpf:"cursors"`
 	Excluded          *ebpf.Map `ebpf:"excluded"`
@@ -550,7 +603,7 @@ type ProfileMaps struct {
 func (m *ProfileMaps) Close() error {
 	return _ProfileClose(
 		m.Arena,
-		m.AsleepScratch,
+		m.AsleepScratches,
 		m.Counts,
 		m.Cursors,
 		m.Excluded,

@@ -237,17 +237,16 @@ static __always_inline bool keep_stack(void *ctx, u32 r, struct task_struct *tas
 	void *table = bpf_map_lookup_elem(&counts, &r);
 	u32 zero = 0;
 	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
-	struct pt_regs regs = {};
 	enum cpu_mode mode;
 
 	if (!s || !table)
 		return false;
 	s->key = b->key;
 	s->key.wait = WAIT_RUN_QUEUE;
-	if (read_pt_regs(task, &regs)) {
-		mode = regs_of_pt(&regs, &s->walker);
+	if (read_pt_regs(task, &s->regs)) {
+		mode = regs_of_pt(&s->regs, &s->walker);
 		if (!runnable)
-			s->key.wait = wait_cause_of(task, &regs, mode);
+			s->key.wait = wait_cause_of(task, &s->regs, mode);
 	} else {
 		mode = MODE_KERNEL;
 		if (!runnable)
@@ -282,7 +281,9 @@ static __always_inline void thread_ended(u32 tid)
 static __always_inline u64 place_of(struct task_struct *task, bool runnable)
 {
 	u64 place = hash_step(((u64)task->tgid << 32) + (runnable ? task->pid : 0), runnable);
-	struct pt_regs *regs, copy = {};
+	struct pt_regs *regs;
+	struct scratch *s;
+	u32 zero = 0;
 
 	if (runnable)
 		return place;
@@ -290,8 +291,9 @@ static __always_inline u64 place_of(struct task_struct *task, bool runnable)
 		regs = (struct pt_regs *)bpf_task_pt_regs(task);
 		return hash_step(hash_step(place, PT_IP(regs)), PT_SP(regs));
 	}
-	if (read_pt_regs(task, &copy))
-		return hash_step(hash_step(place, PT_IP(&copy)), PT_SP(&copy));
+	s = bpf_map_lookup_elem(&scratches, &zero);
+	if (s && read_pt_regs(task, &s->regs))
+		return hash_step(hash_step(place, PT_IP(&s->regs)), PT_SP(&s->regs));
 	return place;
 }
 
@@ -449,13 +451,12 @@ static __always_inline u64 switched_in(u32 r, struct task_struct *task)
 	s->key = t->now.key;
 	if (!t->now.chance) {
 		/* Not drawn. It does not run yet: its stack in the kernel is still there. */
-		struct pt_regs regs = {};
 		enum cpu_mode mode;
 
 		s->key.wait = WAIT_OTHER;
-		if (read_pt_regs(task, &regs)) {
-			mode = regs_of_pt(&regs, &s->walker);
-			s->key.wait = wait_cause_of(task, &regs, mode);
+		if (read_pt_regs(task, &s->regs)) {
+			mode = regs_of_pt(&s->regs, &s->walker);
+			s->key.wait = wait_cause_of(task, &s->regs, mode);
 			if (want_user) {
 				s->words[0] = s->walker.ip;
 				s->key.user_len = 1;
@@ -502,7 +503,7 @@ static __always_inline u64 keep_waker(void *ctx, u32 r)
 	flags = identify(&s->key);
 	bpf_get_current_comm(s->key.comm, sizeof(s->key.comm));
 	if (want_user && s->key.tgid && !(flags & PF_KTHREAD))
-		user_stack(s, regs_of_task(&s->walker), flags & PF_EXITING);
+		user_stack(s, regs_of_task(&s->walker, &s->regs), flags & PF_EXITING);
 	if (want_kernel)
 		kernel_stack(ctx, s);
 	number = hash_step(hash_step(s->key.user_hash, s->key.kernel_hash), s->key.start);
@@ -526,12 +527,17 @@ int BPF_PROG(off_cpu_waking, struct task_struct *task)
 	return 0;
 }
 
+struct asleep_scratch {
+	struct asleep asleep;
+	struct pt_regs regs;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct asleep);
-} asleep_scratch SEC(".maps");
+	__type(value, struct asleep_scratch);
+} asleep_scratches SEC(".maps");
 
 /* Writes what can be known of the threads that went off their CPU without their stack being
  * kept. One reader at a time. */
@@ -540,7 +546,7 @@ int off_cpu_asleep(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct thread_state *t;
-	struct pt_regs regs = {};
+	struct asleep_scratch *s;
 	enum cpu_mode mode;
 	struct asleep *a;
 	u32 tid, zero = 0;
@@ -551,23 +557,24 @@ int off_cpu_asleep(struct bpf_iter__task *ctx)
 		return 0;
 	tid = task->pid;
 	t = state_of_thread(tid);
-	a = bpf_map_lookup_elem(&asleep_scratch, &zero);
-	if (!a || !t || !t->now.since || t->now.chance)
+	s = bpf_map_lookup_elem(&asleep_scratches, &zero);
+	if (!s || !t || !t->now.since || t->now.chance)
 		return 0;
+	a = &s->asleep;
 	__builtin_memset(a, 0, sizeof(*a));
 	a->tid = tid;
 	a->since = t->now.since;
 	a->wait = WAIT_OTHER;
 	if (!state_of(task))
 		a->wait = WAIT_RUN_QUEUE;
-	if (read_pt_regs(task, &regs)) {
-		mode = mode_of_pt(&regs);
+	if (read_pt_regs(task, &s->regs)) {
+		mode = mode_of_pt(&s->regs);
 		if (want_user) {
-			a->ip = PT_IP(&regs);
+			a->ip = PT_IP(&s->regs);
 			a->user_hash = hash_step(hash_seed, a->ip) | 1;
 		}
 		if (a->wait != WAIT_RUN_QUEUE)
-			a->wait = wait_cause_of(task, &regs, mode);
+			a->wait = wait_cause_of(task, &s->regs, mode);
 	}
 	size = want_kernel ? bpf_get_task_stack(task, a->kernel, sizeof(a->kernel), 0) : 0;
 	if (size > 0) {

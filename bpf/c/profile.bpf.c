@@ -134,6 +134,7 @@ struct {
 
 struct scratch {
 	struct sample_key key;
+	struct pt_regs regs;
 	struct walker walker;
 	struct rule_cache cache;
 	u64 words[MAX_FRAMES];
@@ -491,7 +492,7 @@ int on_cpu(struct bpf_perf_event_data *ctx)
 		enum cpu_mode user = mode;
 
 		if (mode == MODE_KERNEL)
-			user = regs_of_task(&s->walker);
+			user = regs_of_task(&s->walker, &s->regs);
 		else
 			regs_of_ctx(ctx, &s->walker);
 		user_stack(s, user, flags & PF_EXITING);

@@ -168,17 +168,17 @@ static __always_inline bool read_pt_regs(struct task_struct *task, struct pt_reg
 	return bpf_probe_read_kernel(copy, sizeof(*copy), from) == 0;
 }
 
-/* The registers with which the current task entered the kernel. */
-static __always_inline enum cpu_mode regs_of_task(struct walker *w)
+/* The registers with which the current task entered the kernel, by way of a copy: it would
+ * be too much for the BPF stack of 512 bytes. */
+static __always_inline enum cpu_mode regs_of_task(struct walker *w, struct pt_regs *copy)
 {
 	struct task_struct *task;
-	struct pt_regs copy = {};
 
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_get_current_task_btf))
 		task = bpf_get_current_task_btf();
 	else
 		task = (struct task_struct *)bpf_get_current_task();
-	return read_pt_regs(task, &copy) ? regs_of_pt(&copy, w) : MODE_KERNEL;
+	return read_pt_regs(task, copy) ? regs_of_pt(copy, w) : MODE_KERNEL;
 }
 
 #endif
