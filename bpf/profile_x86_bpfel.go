@@ -77,10 +77,12 @@ type ProfileBlockRate struct {
 type ProfileBlockSite struct {
 	_          structs.HostLayout
 	MeanSquare uint64
+	All        uint64
 	AllNs      uint64
+	KeptFor    uint64
 	KeptNs     uint64
-	All        uint32
 	Kept       uint32
+	Pad        uint32
 }
 
 type ProfileCfaKind uint32

@@ -184,23 +184,27 @@ static __always_inline u32 chance_at(u32 site, struct block_rate *rate, u64 now,
 #define KNOWN_KEPT 16  /* blocks of a place whose mean says something */
 #define RECENT_KEPT 256
 
-/* Learns how long a block took at a place, and whether it was one of those that are drawn by
- * chance. */
-static __always_inline void learn(struct block_site *at, u64 ns, bool drawn, bool kept)
+/* Learns how long a block took at a place, whether it was one of those that are drawn by
+ * chance, and by which it was, if it was. */
+static __always_inline void learn(struct block_site *at, u64 ns, bool drawn, u32 chance)
 {
 	u64 us = ns / 1024, square, mean;
 
 	if (drawn) {
 		at->all++;
 		at->all_ns += ns;
-		if (kept) {
+		if (chance) {
+			u64 stands_for = (16ULL * CHANCE_ONE) / chance; /* in sixteenths */
+
 			at->kept++;
-			at->kept_ns += ns;
+			at->kept_for += stands_for;
+			at->kept_ns += ns * stands_for;
 		}
 		if (at->kept >= RECENT_KEPT || at->all >= 1U << 30) {
 			at->all /= 2;
 			at->all_ns /= 2;
 			at->kept /= 2;
+			at->kept_for /= 2;
 			at->kept_ns /= 2;
 		}
 	}
@@ -218,16 +222,17 @@ static __always_inline void learn(struct block_site *at, u64 ns, bool drawn, boo
 /* What a time counts for that was drawn by a chance. */
 static __always_inline u64 counts_for(struct block_site *at, u64 ns, u32 chance)
 {
-	u64 mean, kept_mean;
+	u64 mean, kept_mean, ratio;
 
 	ns = (ns << 24) / chance;
-	if (at->kept < KNOWN_KEPT || !at->all)
+	if (at->kept < KNOWN_KEPT || !at->all || !at->kept_for)
 		return ns;
 	mean = at->all_ns / at->all;
-	kept_mean = at->kept_ns / at->kept;
+	kept_mean = at->kept_ns / at->kept_for;
 	if (!kept_mean || mean > 4 * kept_mean || kept_mean > 8 * mean)
 		return ns;
-	return ns / kept_mean * mean;
+	ratio = (mean << 16) / kept_mean;
+	return (ns >> 16) * ratio + (((ns & 0xffff) * ratio) >> 16);
 }
 
 /* Keeps the stack with which the current thread leaves its CPU, in the round's table;

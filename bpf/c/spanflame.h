@@ -284,9 +284,12 @@ struct asleep {
 /* What blocks at one place took lately. */
 struct block_site {
 	u64 mean_square; /* of the lengths in us; 0: not seen */
-	/* Of those that were drawn by chance: all, and those whose stack was kept. */
-	u64 all_ns, kept_ns;
-	u32 all, kept;
+	/* Of those that were drawn by chance: all; and those whose stack was kept, each for 16
+	 * times as many as it stands for. */
+	u64 all, all_ns;
+	u64 kept_for, kept_ns;
+	u32 kept;
+	u32 pad;
 };
 #define BLOCK_SITES 8192
 
