@@ -69,7 +69,7 @@ func (m *mappings) insert(add mapping, round uint64) int {
 	}
 	m.replaced = slices.DeleteFunc(m.replaced, func(r addrRange) bool { return r.round < round })
 	for _, old := range m.list[i:j] {
-		if old.file != add.file || old.start-old.offset != add.start-add.offset {
+		if !sameFile(old.file, add.file) || old.start-old.offset != add.start-add.offset {
 			m.replaced = append(m.replaced, addrRange{max(old.start, add.start), min(old.end, add.end), round})
 		}
 	}
@@ -79,6 +79,18 @@ func (m *mappings) insert(add mapping, round uint64) int {
 	m.list = slices.Replace(m.list, i, j, put...)
 	m.version++
 	return len(put) - (j - i)
+}
+
+// sameFile says whether two may be one. /proc/PID/maps does not tell the generation, which
+// is 0 then.
+func sameFile(a, b *file) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	if a.id.Ino != 0 && (a.id.Gen == 0 || b.id.Gen == 0) {
+		return a.id.Dev == b.id.Dev && a.id.Ino == b.id.Ino
+	}
+	return a == b
 }
 
 // find returns the mapping that covers an address. ambiguous says that in the

@@ -51,6 +51,36 @@ func TestMappingsCover(t *testing.T) {
 	}
 }
 
+// A mapping that /proc told of first, and the kernel's record of it, which comes later.
+func TestMappingsToldTwice(t *testing.T) {
+	proc := &file{id: symtab.FileID{Dev: 1, Ino: 53}}
+	for _, tt := range []struct {
+		name      string
+		id        symtab.FileID
+		ambiguous bool
+	}{
+		{"the same file, with its generation", symtab.FileID{Dev: 1, Ino: 53, Gen: 7}, false},
+		{"another inode", symtab.FileID{Dev: 1, Ino: 54, Gen: 7}, true},
+		{"another device", symtab.FileID{Dev: 2, Ino: 53, Gen: 7}, true},
+		{"no file", symtab.FileID{}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := &mappings{}
+			m.insert(mapping{start: 0x1000, end: 0x5000, file: proc}, 1)
+			m.insert(mapping{start: 0x1000, end: 0x6000, file: &file{id: tt.id}}, 1)
+			if _, ambiguous := m.find(0x2000, 1); ambiguous != tt.ambiguous {
+				t.Errorf("ambiguous is %v", ambiguous)
+			}
+		})
+	}
+	m := &mappings{}
+	m.insert(mapping{start: 0x1000, end: 0x5000, file: &file{id: symtab.FileID{Dev: 1, Ino: 53, Gen: 6}}}, 1)
+	m.insert(mapping{start: 0x1000, end: 0x5000, file: &file{id: symtab.FileID{Dev: 1, Ino: 53, Gen: 7}}}, 1)
+	if _, ambiguous := m.find(0x2000, 1); !ambiguous {
+		t.Error("two generations of an inode are taken for one file")
+	}
+}
+
 // The list agrees with an array that has one entry for each page.
 func TestMappingsAgainstPages(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))

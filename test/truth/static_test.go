@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -92,6 +93,9 @@ func TestStaticDeep(t *testing.T) {
 // TestStaticSignals has a program that burns in signal handlers, on the thread's stack and
 // on one of their own.
 func TestStaticSignals(t *testing.T) {
+	if runtime.GOARCH == "arm64" {
+		t.Skip("stacks end at a signal handler's return on arm64: the vDSO has no call frame information for it")
+	}
 	for _, stack := range []string{"plain", "alt"} {
 		t.Run(stack, func(t *testing.T) {
 			p, truth := recordStatic(t, "signals-static", stack)
