@@ -83,7 +83,7 @@ func onDisk(t *testing.T) string {
 // isShort says whether most of a thread's spells off CPU are sampled rather than all counted.
 func isShort(th harness.ThreadTruth) bool { return th.OffCPU() < 2e-3*float64(th.Switches) }
 
-// allowed is how far a time of a thread may be off: 2 % of the wall clock, and 3 standard
+// allowed is how far a time of a thread may be off: 2 % of the wall clock, and 4 standard
 // deviations of the estimate where spells off CPU are sampled.
 func (r recording) allowed(th harness.ThreadTruth) time.Duration {
 	part := th.OffCPU()

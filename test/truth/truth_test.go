@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,7 +119,7 @@ func checkWhole(t *testing.T, p *harness.Profile, m harness.Match) {
 // kernel did not know yet what it needed.
 func checkWholeBut(t *testing.T, p *harness.Profile, m harness.Match, firsts int) {
 	t.Helper()
-	cut := 0
+	cut, reasons := 0, map[string]int{}
 	for _, s := range p.Matching(m) {
 		frames := harness.Frames(s)
 		if harness.IsWhole(frames) {
@@ -127,10 +128,12 @@ func checkWholeBut(t *testing.T, p *harness.Profile, m harness.Match, firsts int
 		if reason := frames[len(frames)-1]; reason != "[truncated: not_loaded_yet]" && reason != "[truncated: no_mapping]" {
 			t.Errorf("a stack ends as %s", reason)
 		}
-		cut += int(s.Value[0] / p.Period)
+		n := int(s.Value[0] / p.Period)
+		cut += n
+		reasons[strings.Join(frames, " < ")] += n
 	}
 	if cut > firsts {
-		t.Errorf("%d stacks do not end in a root frame, want %d at most", cut, firsts)
+		t.Errorf("%d stacks do not end in a root frame, want %d at most: %v", cut, firsts, reasons)
 	}
 }
 
