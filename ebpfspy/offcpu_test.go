@@ -21,6 +21,9 @@ import (
 
 const ms = uint64(time.Millisecond)
 
+// everyStack of longer waits is taken, whatever else goes on.
+var everyStack = OffCPUOptions{Enabled: true, MaxEvents: MaxMaxEvents, MinBlock: time.Millisecond}
+
 func TestPartOf(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
@@ -122,12 +125,18 @@ func TestIsIdle(t *testing.T) {
 	}
 }
 
-// offTimes adds up what a round says of threads that are off their CPU, by thread.
+// isNap says whether a thread is in nap. Others may have inherited its name.
+func isNap(sm *Sample) bool {
+	return slices.ContainsFunc(namesOf(sm.Stack), func(f string) bool { return strings.Contains(f, "nanosleep") })
+}
+
+// offTimes adds up what a round says of threads that are off their CPU, by thread; of those
+// named sleeper, their naps.
 func offTimes(t *testing.T, s *Session, each func(*Sample)) (map[string]time.Duration, RoundInfo) {
 	t.Helper()
 	off := map[string]time.Duration{}
 	info, err := s.CollectProfiles(func(sm *Sample) {
-		if sm.Kind == OffCPU {
+		if sm.Kind == OffCPU && (sm.Thread != "sleeper" || isNap(sm)) {
 			off[sm.Thread] += sm.Time
 		}
 		if each != nil {
@@ -177,7 +186,7 @@ func addsUp(t *testing.T, a *ledger.Account) {
 // A thread that sleeps is seen in each round, and all of its sleep once; also if it slept
 // before the session began.
 func TestOffCPUAcrossRounds(t *testing.T) {
-	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true}})
+	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: everyStack})
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	goThread(t, &wg, "before", func() { nap(6 * time.Second) })
@@ -236,7 +245,7 @@ func (o only) FindTarget(p *sd.Process) (*sd.Target, string) {
 
 // A process that is killed in its sleep has slept until then.
 func TestOffCPUKilledAsleep(t *testing.T) {
-	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true}})
+	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: everyStack})
 	start(t, s)
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -285,7 +294,7 @@ func execAsleep() {
 // A thread that is asleep while its process becomes another program has slept until then,
 // under the stack that it had.
 func TestOffCPUExecWhileAsleep(t *testing.T) {
-	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true}})
+	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: everyStack})
 	start(t, s)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envExecAsleep+"=1")
@@ -384,7 +393,7 @@ func TestOffCPUBudget(t *testing.T) {
 func TestOffCPUIdle(t *testing.T) {
 	for _, style := range []IdleStyle{IdleLabel, IdleKeep, IdleDrop} {
 		t.Run(string(style), func(t *testing.T) {
-			s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true, Idle: style}})
+			s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true, MaxEvents: MaxMaxEvents, Idle: style}})
 			start(t, s)
 			var wg sync.WaitGroup
 			goThread(t, &wg, "poller", func() {
@@ -413,7 +422,7 @@ func TestOffCPUIdle(t *testing.T) {
 }
 
 func TestOffCPUWaker(t *testing.T) {
-	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true, Waker: true}})
+	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true, MaxEvents: MaxMaxEvents, Waker: true}})
 	start(t, s)
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -474,7 +483,7 @@ func TestOffCPUUntracked(t *testing.T) {
 }
 
 func TestOffCPUWithoutOnCPU(t *testing.T) {
-	s, account := newTestSession(t, justMe(), Options{DisableCPU: true, OffCPU: OffCPUOptions{Enabled: true}})
+	s, account := newTestSession(t, justMe(), Options{DisableCPU: true, OffCPU: everyStack})
 	start(t, s)
 	burn(200*time.Millisecond, defaultPeriod)
 	time.Sleep(time.Second + cpuInterval) // a look at the CPUs must not start the clocks
@@ -509,7 +518,7 @@ func TestOffCPUHotplug(t *testing.T) {
 		t.Skipf("CPU 1 cannot be switched: %v", err)
 	}
 	t.Cleanup(func() { _ = os.WriteFile(online, []byte("1"), 0) })
-	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: OffCPUOptions{Enabled: true}})
+	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: everyStack})
 	start(t, s)
 	var wg sync.WaitGroup
 	var slept time.Duration
