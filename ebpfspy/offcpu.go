@@ -76,15 +76,18 @@ func withoutOffCPU(spec *ebpf.CollectionSpec) {
 	spec.Maps[bpf.ProfileMapSites].MaxEntries = 1
 }
 
-// attachOffCPU starts the off-CPU sampler, if it is wanted and not yet running.
-func (k *kernelSide) attachOffCPU() error {
+// attachOffCPU starts the off-CPU sampler, if it is wanted and not yet running. A kernel
+// that refuses it has all other profiles.
+func (k *kernelSide) attachOffCPU() {
 	if !k.offCPU || len(k.offLinks) > 0 {
-		return nil
+		return
 	}
 	for _, p := range []*ebpf.Program{k.objs.OffCpuWaking, k.objs.OffCpu} {
 		l, err := link.AttachTracing(link.TracingOptions{Program: p, AttachType: ebpf.AttachTraceRawTp})
 		if err != nil {
-			return errors.Join(fmt.Errorf("attach the off-CPU sampler: %w", err), k.detachOffCPU())
+			level.Warn(k.logger).Log("msg", "off-CPU profiles are not possible on this kernel; all others are", "err", errors.Join(err, k.detachOffCPU()))
+			k.offCPU = false
+			return
 		}
 		k.offLinks = append(k.offLinks, l)
 	}
@@ -92,11 +95,10 @@ func (k *kernelSide) attachOffCPU() error {
 	if err != nil {
 		// Threads that slept before have no stack and no reason then.
 		level.Debug(k.logger).Log("msg", "cannot look at threads that sleep", "err", err)
-		return nil
+		return
 	}
 	k.asleep = it
 	k.offLinks = append(k.offLinks, it)
-	return nil
 }
 
 // detachOffCPU stops the off-CPU sampler for good: what it knows of threads is not true

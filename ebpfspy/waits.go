@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-kit/log/level"
+
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/ledger"
 	"github.com/spanflame/spanflame/internal/stack"
@@ -160,7 +162,7 @@ func (s *Session) enterSleepers() {
 		tids, err := listPIDs(dir)
 		if err != nil {
 			if !errors.Is(err, os.ErrNotExist) {
-				return // no more than an estimate of what can be counted
+				level.Debug(s.logger).Log("msg", "cannot see which threads sleep already", "pid", id.pid, "err", err)
 			}
 			continue
 		}
