@@ -135,13 +135,10 @@ func parseURL(s string) (*url.URL, error) {
 	if strings.Contains(path, "/push.v1.") {
 		return nil, errors.New("the URL names another call of the push API: give the server's base URL, e.g. http://pyroscope:4040")
 	}
-	base := url.URL{Scheme: u.Scheme, Host: u.Host, User: u.User}
-	if path != "" {
-		b, err := url.Parse(path)
-		if err != nil {
-			return nil, fmt.Errorf("the URL's path cannot be parsed: %w", err)
-		}
-		base.Path, base.RawPath = b.Path, b.RawPath
+	base := url.URL{Scheme: u.Scheme, Host: u.Host, User: u.User, RawPath: path}
+	// Not url.Parse: a path that begins with two slashes would be a host to it.
+	if base.Path, err = url.PathUnescape(path); err != nil {
+		return nil, fmt.Errorf("the URL's path cannot be parsed: %w", err)
 	}
 	return &base, nil
 }

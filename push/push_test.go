@@ -519,7 +519,7 @@ func TestServerThatDoesNotRead(t *testing.T) {
 }
 
 func FuzzURL(f *testing.F) {
-	for _, s := range []string{"http://x", "https://joe:pw@x:1/y/ingest", "http://[::1]:4040/%2F", "x", "http://x/push.v1.PusherService/Push"} {
+	for _, s := range []string{"http://x", "https://joe:pw@x:1/y/ingest", "http://[::1]:4040/%2F", "x", "http://x/push.v1.PusherService/Push", "http://0//0//0 0"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
