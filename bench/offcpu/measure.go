@@ -75,9 +75,9 @@ type cost struct {
 }
 
 func measure(l load, pairs int, d time.Duration) (f figures, err error) {
-	r := &runner{}
-	defer r.stop()
-	defer r.catch(&err)
+	r := &harness.Runner{}
+	defer r.Stop()
+	defer r.Catch(&err)
 	f.load = l
 	f.target = f.compare(r, asTarget, pairs, d)
 	f.other = f.compare(r, asOther, pairs, d)
@@ -92,7 +92,7 @@ func measure(l load, pairs int, d time.Duration) (f figures, err error) {
 }
 
 // compare runs the load without and with off-CPU profiles, in turn.
-func (f *figures) compare(r *runner, who recorded, pairs int, d time.Duration) changes {
+func (f *figures) compare(r *harness.Runner, who recorded, pairs int, d time.Duration) changes {
 	var elapsed, cpu []float64
 	for i := range pairs {
 		off, _ := f.run(r, who, without, d)
@@ -115,8 +115,8 @@ func (t ran) switches() float64  { return float64(t.Switches) / t.Elapsed }
 
 // run runs the load while record runs, and returns what the load did and what the agent's
 // programs cost meanwhile, if the kernel's statistics are switched on.
-func (f *figures) run(r *runner, who recorded, how []string, d time.Duration) (ran, map[string]harness.ProgramCost) {
-	defer r.stop() // what this run has started
+func (f *figures) run(r *harness.Runner, who recorded, how []string, d time.Duration) (ran, map[string]harness.ProgramCost) {
+	defer r.Stop() // what this run has started
 	rec := harness.StartRecord(r, d+time.Minute, slices.Concat(who.args, how)...)
 	rec.WaitBegun(r)
 	before := harness.ProgramCosts(r, rec.PID)
@@ -133,7 +133,7 @@ func (f *figures) run(r *runner, who recorded, how []string, d time.Duration) (r
 }
 
 // programs measures the run time of the agent's programs but for the one that samples CPUs.
-func (f *figures) programs(r *runner, who recorded, d time.Duration) []cost {
+func (f *figures) programs(r *harness.Runner, who recorded, d time.Duration) []cost {
 	truth, costs := f.run(r, who, with, d)
 	var out []cost
 	for _, name := range slices.Sorted(maps.Keys(costs)) {

@@ -42,9 +42,9 @@ func run(agent, out string, load time.Duration) (err error) {
 	}
 	defer stats.Close()
 
-	r := &runner{}
-	defer func() { err = errors.Join(r.finish(), err) }()
-	defer r.catch(&err)
+	r := &harness.Runner{}
+	defer func() { err = errors.Join(r.Finish(), err) }()
+	defer r.Catch(&err)
 
 	var f figures
 	f.machine = machine(r)

@@ -40,8 +40,8 @@ const steps = 27
 
 // underLoad runs the agent at its defaults while every CPU is busy in a stack of 30
 // frames, and measures it: pushing alone, or with page and store and no endpoint.
-func underLoad(r *runner, d time.Duration, store bool) cost {
-	defer r.stop()
+func underLoad(r *harness.Runner, d time.Duration, store bool) cost {
+	defer r.Stop()
 	var c cost
 	yaml := "server: { listen_address: ADDRESS }\nstore: { enabled: false }\n"
 	sink := startSink(r)
@@ -101,7 +101,7 @@ func underLoad(r *runner, d time.Duration, store bool) cost {
 }
 
 // look asks for what the page shows first.
-func look(r *runner, a *harness.Agent, since time.Time) {
+func look(r *harness.Runner, a *harness.Agent, since time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if _, err := a.MergeProfile(ctx, harness.CPUType, "{}", since.Add(-time.Minute), time.Now()); err != nil && !errors.Is(err, harness.ErrNoProfile) {
@@ -110,7 +110,7 @@ func look(r *runner, a *harness.Agent, since time.Time) {
 }
 
 // frames is how many user frames most samples of the load have.
-func frames(r *runner, a *harness.Agent) int {
+func frames(r *harness.Runner, a *harness.Agent) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	raw, err := a.MergeProfile(ctx, harness.CPUType, "{}", time.Now().Add(-time.Minute), time.Now())
@@ -146,8 +146,8 @@ type round struct {
 }
 
 // roundOf has rounds with about n stacks, each of one sample.
-func roundOf(r *runner, n int) round {
-	defer r.stop()
+func roundOf(r *harness.Runner, n int) round {
+	defer r.Stop()
 	frequency := 997
 	length := time.Duration(float64(n)*1.1/float64(frequency*runtime.NumCPU())*10) * 100 * time.Millisecond
 	if length < time.Second { // the shortest that there is: so, many CPUs
@@ -190,7 +190,7 @@ type sink struct {
 	profiles chan int64 // bytes of each
 }
 
-func startSink(r *runner) *sink {
+func startSink(r *harness.Runner) *sink {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		r.Fatal(err)
@@ -232,7 +232,7 @@ func (s *sink) got() (n int, bytes int64) {
 }
 
 // machine describes this one.
-func machine(r *runner) string {
+func machine(r *harness.Runner) string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		r.Fatal(err)

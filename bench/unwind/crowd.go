@@ -49,9 +49,9 @@ type crowdFigures struct {
 }
 
 func measureCrowd() (f crowdFigures, err error) {
-	r := &runner{}
-	defer r.stop()
-	defer r.catch(&err)
+	r := &harness.Runner{}
+	defer r.Stop()
+	defer r.Catch(&err)
 	r.Logf("%d processes of %d executables", crowdProcesses, crowdExecutables)
 	crowdProgram.start(r)
 	a := harness.StartAgent(r, "") // at its defaults, with page and store

@@ -34,9 +34,9 @@ type figures struct {
 }
 
 func measure(p program, d time.Duration) (f figures, err error) {
-	r := &runner{}
-	defer r.stop()
-	defer r.catch(&err)
+	r := &harness.Runner{}
+	defer r.Stop()
+	defer r.Catch(&err)
 	f.program = p
 	r.Logf("%s, %s", p.name, d)
 	p.start(r)
@@ -89,7 +89,7 @@ target_configs:
 }
 
 // read fills in what only the profile says.
-func (f *figures) read(r *runner, a *harness.Agent, from time.Time) {
+func (f *figures) read(r *harness.Runner, a *harness.Agent, from time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	raw, err := a.MergeProfile(ctx, harness.CPUType, "{}", from, time.Now())

@@ -158,7 +158,7 @@ func (p program) lacks() string {
 
 // start runs the script in a process group of its own, which is killed in the end, and
 // waits until the load begins.
-func (p program) start(r *runner) {
+func (p program) start(r *harness.Runner) {
 	dir := r.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil { // servers change their user
 		r.Fatal(err)

@@ -3,7 +3,6 @@ package harness
 import (
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -66,16 +65,7 @@ func NewOffCPUProfile(p *pprof.Profile) (*OffCPUProfile, error) {
 // OffCPU reads the off-CPU profile of a recording that has ended.
 func (r *Recording) OffCPU(t TB) *OffCPUProfile {
 	t.Helper()
-	f, err := os.Open(offCPUFile(r.file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	raw, err := pprof.Parse(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewOffCPUProfile(raw)
+	p, err := NewOffCPUProfile(readProfile(t, offCPUFile(r.file)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,16 +89,7 @@ func (r *Recording) Wait(t TB) (*Profile, Account) {
 	if sum != account.Taken {
 		t.Errorf("%d samples were taken, but %d profiled or dropped: %+v", account.Taken, sum, account)
 	}
-	f, err := os.Open(r.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	raw, err := pprof.Parse(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewProfile(raw)
+	p, err := NewProfile(readProfile(t, r.file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,4 +124,18 @@ func parseAccount(out string) (Account, error) {
 		i += 1 + next
 	}
 	return Account{}, errors.New("record --json printed no account of the samples: " + tail(out))
+}
+
+func readProfile(t TB, file string) *pprof.Profile {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p, err := pprof.Parse(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
