@@ -169,6 +169,10 @@ type subjectKey struct {
 	execID uint32
 }
 
+func subjectOf(key *bpf.ProfileSampleKey) subjectKey {
+	return subjectKey{identityOf(key.Tgid, key.Start), key.ExecId}
+}
+
 // deliver resolves a round and hands its samples out.
 func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 	s.settleKernel(raw)
@@ -199,7 +203,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 		if n == 0 {
 			continue // a stack whose thread is still off its CPU, or came back too soon to count
 		}
-		sub := subjects[subjectKey{identityOf(key.Tgid, key.Start), key.ExecId}]
+		sub := subjects[subjectOf(key)]
 		sub.samples += n
 		reason := sub.reason
 		user, kernel, ok := raw.frames(i)
@@ -375,7 +379,7 @@ func (s *Session) subjects(raw *rawRound) map[subjectKey]*subject {
 	var unknown []subjectKey
 	s.mu.Lock()
 	for i := range raw.keys {
-		k := subjectKey{identityOf(raw.keys[i].Tgid, raw.keys[i].Start), raw.keys[i].ExecId}
+		k := subjectOf(&raw.keys[i])
 		if subjects[k] != nil {
 			continue
 		}

@@ -200,10 +200,18 @@ func (s *Session) Close() error {
 	return err
 }
 
-// abandon counts the samples of a round that nobody will have.
+// abandon counts the samples of a round that nobody will have, those that nobody
+// would have had in any case as what they are.
 func (s *Session) abandon(raw *rawRound) {
 	s.settleKernel(raw)
-	s.account.Drop(ledger.RoundAbandoned, raw.counted())
+	subjects := s.subjects(raw)
+	for i := range raw.keys {
+		reason := subjects[subjectOf(&raw.keys[i])].reason
+		if reason == "" {
+			reason = ledger.RoundAbandoned
+		}
+		s.account.Drop(reason, raw.values[i].Count)
+	}
 }
 
 // shut closes what Start opened, in whatever state it is.

@@ -425,6 +425,15 @@ func TestProcessesWithoutTarget(t *testing.T) {
 	if n != 0 {
 		t.Errorf("%d processes are still excluded after UpdateTargets", n)
 	}
+
+	// What nobody takes any more is not lost: nobody would have had it.
+	burn(200*time.Millisecond, defaultPeriod)
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if more := account.Balance(); more.In <= b.In || more.Dropped[ledger.RoundAbandoned] != 0 || more.Pending() != 0 {
+		t.Errorf("balance after Stop = %+v", more)
+	}
 }
 
 func TestStartFailsWhole(t *testing.T) {

@@ -77,7 +77,7 @@ func (s *Session) withWaker(sleeper []*stack.Location, raw *rawRound, i int, sub
 	name := commString(key.Comm)
 	in := s.resolveKernel(nil, kernel, waking)
 	interrupted := slices.IndexFunc(in, isInterrupt)
-	switch sub := subjects[subjectKey{identityOf(key.Tgid, key.Start), key.ExecId}]; {
+	switch sub := subjects[subjectOf(key)]; {
 	case interrupted >= 0:
 		in, name = in[:interrupted+1], "[interrupt]"
 	case sub != nil && sub.maps != nil:
