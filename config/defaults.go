@@ -26,7 +26,7 @@ func Default() *Config {
 		Server: Server{ListenAddress: "127.0.0.1:4041"},
 		Profiles: Profiles{
 			CPU:    CPU{Enabled: true, Frequency: 97, User: true, Kernel: true},
-			OffCPU: OffCPU{MinBlock: model.Duration(time.Millisecond), MaxEventsPerSecond: 1000, MaxThreads: 16384, Idle: "label"},
+			OffCPU: OffCPU{MinBlock: model.Duration(time.Millisecond), MaxEventsPerSecond: 250, MaxThreads: 16384, Idle: "label"},
 		},
 		Symbols: Symbols{
 			Demangle:      "full",

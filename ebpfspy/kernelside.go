@@ -66,6 +66,8 @@ type kernelSide struct {
 	inner    [rounds]*ebpf.Map
 	links    []link.Link
 	offLinks []link.Link // of the off-CPU sampler, while it runs
+	waking   link.Link   // of its part that is called when threads are woken; nil: it is not
+	waker    bool        // whether it is to be known by whom
 	offCPU   bool        // whether there is one
 	followed []byte      // its counters of threads
 	asleep   *link.Iter  // reads what is known of threads that sleep; nil: it cannot

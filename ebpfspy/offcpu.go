@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/go-kit/log/level"
 	"golang.org/x/sys/unix"
@@ -49,7 +52,7 @@ const (
 
 // Defaults of OffCPUOptions.
 const (
-	DefaultMaxEvents  = 1000
+	DefaultMaxEvents  = 250
 	MaxMaxEvents      = 100_000
 	DefaultMaxThreads = 16384
 )
@@ -82,14 +85,15 @@ func (k *kernelSide) attachOffCPU() {
 	if !k.offCPU || len(k.offLinks) > 0 {
 		return
 	}
-	for _, p := range []*ebpf.Program{k.objs.OffCpuWaking, k.objs.OffCpu} {
-		l, err := link.AttachTracing(link.TracingOptions{Program: p, AttachType: ebpf.AttachTraceRawTp})
-		if err != nil {
-			level.Warn(k.logger).Log("msg", "off-CPU profiles are not possible on this kernel; all others are", "err", errors.Join(err, k.detachOffCPU()))
-			k.offCPU = false
-			return
-		}
+	l, err := attachTracing(k.objs.OffCpu)
+	if err == nil {
 		k.offLinks = append(k.offLinks, l)
+		err = k.attachWaking()
+	}
+	if err != nil {
+		level.Warn(k.logger).Log("msg", "off-CPU profiles are not possible on this kernel; all others are", "err", errors.Join(err, k.detachOffCPU()))
+		k.offCPU = false
+		return
 	}
 	it, err := link.AttachIter(link.IterOptions{Program: k.objs.OffCpuAsleep})
 	if err != nil {
@@ -101,6 +105,49 @@ func (k *kernelSide) attachOffCPU() {
 	k.offLinks = append(k.offLinks, it)
 }
 
+func attachTracing(p *ebpf.Program) (link.Link, error) {
+	return link.AttachTracing(link.TracingOptions{Program: p, AttachType: ebpf.AttachTraceRawTp})
+}
+
+// attachWaking has the kernel call for each thread that is woken, which costs, if that is
+// needed, and no longer if it is not.
+func (k *kernelSide) attachWaking() error {
+	if !k.waker && kernelKnowsQueued() {
+		if k.waking == nil {
+			return nil
+		}
+		err := k.waking.Close()
+		k.waking = nil
+		return err
+	}
+	if k.waking != nil {
+		return nil
+	}
+	l, err := attachTracing(k.objs.OffCpuWaking)
+	if err == nil {
+		k.waking = l
+	}
+	return err
+}
+
+// kernelKnowsQueued says whether the kernel keeps the time when a thread came on its run
+// queue, as kernel_knows_queued of c/wait.h sees it.
+var kernelKnowsQueued = sync.OnceValue(func() bool {
+	spec, err := btf.LoadKernelSpec()
+	if err != nil {
+		return false
+	}
+	for _, f := range []struct{ of, name string }{
+		{"task_struct", "sched_info"}, {"sched_info", "last_queued"}, {"sched_entity", "cfs_rq"}, {"cfs_rq", "rq"}, {"rq", "clock"},
+	} {
+		var of *btf.Struct
+		if spec.TypeByName(f.of, &of) != nil || !slices.ContainsFunc(of.Members, func(m btf.Member) bool { return m.Name == f.name }) {
+			return false
+		}
+	}
+	return true
+})
+
 // detachOffCPU stops the off-CPU sampler for good: what it knows of threads is not true
 // any more once it has missed a switch.
 func (k *kernelSide) detachOffCPU() error {
@@ -108,13 +155,21 @@ func (k *kernelSide) detachOffCPU() error {
 	for _, l := range k.offLinks {
 		errs = append(errs, l.Close())
 	}
-	k.offLinks, k.asleep = nil, nil
+	if k.waking != nil {
+		errs = append(errs, k.waking.Close())
+	}
+	k.offLinks, k.waking, k.asleep = nil, nil, nil
 	return errors.Join(errs...)
 }
 
 // setOffCPU changes what the running sampler does.
 func (k *kernelSide) setOffCPU(o OffCPUOptions) error {
-	return errors.Join(
+	k.waker = o.Waker
+	var err error
+	if len(k.offLinks) > 0 {
+		err = k.attachWaking()
+	}
+	return errors.Join(err,
 		k.objs.MaxFactor.Set((1<<40)/max(uint64(o.MinBlock.Nanoseconds())/1024, 1)),
 		k.objs.WantWaker.Set(o.Waker),
 		k.objs.MaxKept.Set(uint32(max(o.MaxEvents/windowsASecond, 1))),

@@ -104,8 +104,17 @@ func (s *Session) pump() int {
 	if s.kern == nil {
 		return 0
 	}
+	n := s.pumpOnce()
+	if len(s.pending)+len(s.asks) > 0 {
+		n += s.pumpOnce() // what came while the rings were read is in order by now
+	}
+	return n
+}
+
+// pumpOnce applies the events that had happened before the rings were read, in order. The
+// caller holds pumpMu.
+func (s *Session) pumpOnce() int {
 	now := monotonic()
-	s.asks = s.asks[:0]
 	s.readRings()
 	slices.SortStableFunc(s.pending, func(a, b timed) int {
 		switch {
@@ -132,7 +141,7 @@ func (s *Session) pump() int {
 	files := s.table.newFiles
 	s.table.toRead, s.table.newFiles = nil, nil
 	s.mu.Unlock()
-	s.tellKernel()
+	s.tellKernel(now)
 	s.pending = append(s.pending[:0], s.pending[n:]...)
 	if cap(s.pending) > 1<<16 {
 		s.pending = slices.Clone(s.pending)

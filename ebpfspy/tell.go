@@ -3,6 +3,7 @@ package ebpfspy
 import (
 	"io"
 	"os"
+	"slices"
 
 	"github.com/go-kit/log/level"
 
@@ -19,16 +20,24 @@ const maxAsked = 256
 // when targets change.
 const maxDeclined = 1 << 16
 
-// tellKernel gives the kernel the mappings and tables that it asked for, and those
-// that have changed. The caller holds pumpMu.
-func (s *Session) tellKernel() {
+// tellKernel gives the kernel the mappings and tables that it had asked for by now, and
+// those that have changed. Later questions are of processes whose exec may not be known
+// yet. The caller holds pumpMu.
+func (s *Session) tellKernel(now uint64) {
 	u := s.kern.unwinder
 	var sampled []sampledAt
-	for i := range s.asks[:min(len(s.asks), maxAsked)] {
-		if maps := s.answer(&s.asks[i]); maps != nil {
-			sampled = append(sampled, sampledAt{s.asks[i].Tgid, s.asks[i].Address, maps})
+	answered := 0
+	s.asks = slices.DeleteFunc(s.asks, func(e bpf.ProfileProcessEvent) bool {
+		if e.Time > now {
+			return false
 		}
-	}
+		if answered++; answered <= maxAsked {
+			if maps := s.answer(&e); maps != nil {
+				sampled = append(sampled, sampledAt{e.Tgid, e.Address, maps})
+			}
+		}
+		return true
+	})
 	type news struct {
 		id     identity
 		execID uint32

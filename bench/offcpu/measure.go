@@ -13,18 +13,23 @@ import (
 	"github.com/spanflame/spanflame/test/harness"
 )
 
-// load is a way to run the workload switches, which has one CPU.
+// load is a way to run the workload switches.
 type load struct {
 	name  string
 	pairs int
 	how   string
+	cpu   int // the only one it has; anyCPU: it has all
 	work  int // steps of more than a nanosecond before each switch
 }
 
+const anyCPU = -1
+
+// Servers that do something between their waits: about 100,000 switches a second, on two
+// CPUs or even on one; and pairs of threads that do nothing else.
 var loads = []load{
-	// A server that does something between its waits: about 100,000 switches a second.
-	{"some work between switches", 4, "futex", 3500},
-	{"no work: as many switches as go", 1, "pipe", 0},
+	{"work between switches, all CPUs", 8, "futex", anyCPU, 8500},
+	{"work between switches, one CPU", 4, "futex", 0, 3500},
+	{"no work: as many switches as go", 1, "pipe", 0, 0},
 }
 
 // recordings are what is compared: their arguments besides the processes.
@@ -121,7 +126,7 @@ func (f *figures) run(r *harness.Runner, who recorded, how []string, d time.Dura
 	rec.WaitBegun(r)
 	before := harness.ProgramCosts(r, rec.PID)
 	costs := map[string]harness.ProgramCost{}
-	w := harness.StartWorkloadAt(r, 0, "switches", d.Seconds(), f.pairs, f.how, 0, f.work)
+	w := harness.StartWorkloadAt(r, 0, "switches", d.Seconds(), f.pairs, f.how, f.cpu, f.work)
 	truth := w.Wait(r)
 	for name, c := range harness.ProgramCosts(r, rec.PID) {
 		c.Runs -= before[name].Runs

@@ -59,7 +59,7 @@ Written by the benchmark (%s); repeat it with
 
 as root, on a machine that does nothing else. %s.
 
-Pairs of threads on one CPU that wake each other all the time, so that a round trip is two switches. Throughput: round trips
+Pairs of threads that wake each other all the time, so that a round trip is two switches, on one CPU or on all. Throughput: round trips
 a second while record takes CPU and off-CPU profiles at its defaults, against CPU profiles alone; %d runs of each, in turn,
 of %s; mean of the changes in pairs ± its standard error. A second of CPU time is one of the load, which other programs
 disturb less, but which lacks what the agent takes. Run time: the kernel's count, in runs of their own.

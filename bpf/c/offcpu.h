@@ -419,6 +419,8 @@ static __always_inline u64 switched_in(u32 r, struct task_struct *task)
 	now = bpf_ktime_get_ns();
 	from = t->now.since;
 	length = now - from;
+	if (!t->now.woken && kernel_knows_queued(task))
+		t->now.woken = now - queued_for(task);
 	if (from < began && t->cut_at != began) {
 		t->cut = t->now;
 		t->cut_at = began;
@@ -517,7 +519,9 @@ static __always_inline u64 keep_waker(void *ctx, u32 r)
 	return count(r, table, s, 0, 0) ? number : 0;
 }
 
-/* TP_PROTO(struct task_struct *p) */
+/* Runs if it is to be known who wakes whom, or if the kernel does not say when threads
+ * came on their run queue.
+ * TP_PROTO(struct task_struct *p) */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(off_cpu_waking, struct task_struct *task)
 {

@@ -112,6 +112,23 @@ struct signal_struct {
 	atomic_t live;
 };
 
+/* The clock is sched_clock. */
+struct rq {
+	u64 clock;
+};
+
+struct cfs_rq {
+	struct rq *rq; /* CONFIG_FAIR_GROUP_SCHED */
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq; /* CONFIG_FAIR_GROUP_SCHED */
+};
+
+struct sched_info {
+	unsigned long long last_queued; /* by the clock of its rq */
+};
+
 struct task_struct {
 	unsigned int flags;
 	unsigned int __state; /* from 5.14 on */
@@ -127,6 +144,8 @@ struct task_struct {
 	char comm[16];
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct sched_entity se; /* of threads of all classes, as far as the CPU's rq goes */
+	struct sched_info sched_info; /* CONFIG_SCHED_INFO */
 };
 
 /* Before 5.14. */

@@ -48,8 +48,25 @@ enum {
 static __always_inline u32 state_of(struct task_struct *task)
 {
 	if (bpf_core_field_exists(task->__state))
-		return BPF_CORE_READ(task, __state);
-	return BPF_CORE_READ((struct task_struct___old *)task, state);
+		return task->__state;
+	return ((struct task_struct___old *)task)->state;
+}
+
+/* For how long a thread has been on a run queue that is about to run, ns: kernel/sched/stats.h
+ * sets when that began, and core.c the queue's clock before each switch. */
+static __always_inline u64 queued_for(struct task_struct *task)
+{
+	u64 since = task->sched_info.last_queued, now = task->se.cfs_rq->rq->clock;
+
+	return since && now > since ? now - since : 0;
+}
+
+static __always_inline bool kernel_knows_queued(struct task_struct *task)
+{
+	struct cfs_rq *cfs = 0;
+
+	return bpf_core_field_exists(task->sched_info.last_queued) && bpf_core_field_exists(task->se.cfs_rq) &&
+	       bpf_core_field_exists(cfs->rq);
 }
 
 /* What a thread waits for that reads or writes a descriptor. */
