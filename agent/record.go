@@ -36,12 +36,19 @@ type RecordOptions struct {
 	OffCPU    bool          // the time off the CPU as well
 	Waker     bool          // who woke the thread
 	MinBlock  time.Duration // from which length on all of it is sampled
+	MaxEvents int           // stacks taken of it, a second and CPU
 	Output    string        // file of the pprof, "" for none, "-" for the standard output
 	JSON      bool          // print the account as JSON instead of the top
 }
 
 // MaxFrequency is the highest that can be recorded at, in samples a second and CPU.
 const MaxFrequency = ebpfspy.MaxFrequency
+
+// How many stacks are taken of the time off the CPU, a second and CPU.
+const (
+	DefaultMaxEvents = ebpfspy.DefaultMaxEvents
+	MaxMaxEvents     = ebpfspy.MaxMaxEvents
+)
 
 // roundLength bounds how much a recording keeps in the kernel.
 const roundLength = 5 * time.Second
@@ -130,6 +137,7 @@ func Record(ctx context.Context, logger log.Logger, out, progress io.Writer, opt
 	sopts.Frequency, sopts.Threads = opts.Frequency, opts.Threads
 	sopts.Preload = true
 	sopts.OffCPU.Enabled, sopts.OffCPU.MinBlock, sopts.OffCPU.Waker = opts.OffCPU, opts.MinBlock, opts.Waker
+	sopts.OffCPU.MaxEvents = opts.MaxEvents
 	account := ledger.New().Session()
 	session, err := ebpfspy.NewSession(logger, nil, account, finder, sopts)
 	if err != nil {

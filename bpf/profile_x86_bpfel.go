@@ -419,6 +419,7 @@ const (
 	ProfileVarExcludedEpoch        = "excluded_epoch"
 	ProfileVarHashSeed             = "hash_seed"
 	ProfileVarHaveExcluded         = "have_excluded"
+	ProfileVarKeepsQueued          = "keeps_queued"
 	ProfileVarMaxFactor            = "max_factor"
 	ProfileVarMaxKept              = "max_kept"
 	ProfileVarNoState              = "no_state"
@@ -532,6 +533,7 @@ type ProfileVariableSpecs struct {
 	ExcludedEpoch        *ebpf.VariableSpec `ebpf:"excluded_epoch"`
 	HashSeed             *ebpf.VariableSpec `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.VariableSpec `ebpf:"have_excluded"`
+	KeepsQueued          *ebpf.VariableSpec `ebpf:"keeps_queued"`
 	MaxFactor            *ebpf.VariableSpec `ebpf:"max_factor"`
 	MaxKept              *ebpf.VariableSpec `ebpf:"max_kept"`
 	NoState              *ebpf.VariableSpec `ebpf:"no_state"`
@@ -635,6 +637,7 @@ type ProfileVariables struct {
 	ExcludedEpoch        *ebpf.Variable `ebpf:"excluded_epoch"`
 	HashSeed             *ebpf.Variable `ebpf:"hash_seed"`
 	HaveExcluded         *ebpf.Variable `ebpf:"have_excluded"`
+	KeepsQueued          *ebpf.Variable `ebpf:"keeps_queued"`
 	MaxFactor            *ebpf.Variable `ebpf:"max_factor"`
 	MaxKept              *ebpf.Variable `ebpf:"max_kept"`
 	NoState              *ebpf.Variable `ebpf:"no_state"`

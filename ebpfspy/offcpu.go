@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,7 +114,7 @@ func attachTracing(p *ebpf.Program) (link.Link, error) {
 // attachWaking has the kernel call for each thread that is woken, which costs, if that is
 // needed, and no longer if it is not.
 func (k *kernelSide) attachWaking() error {
-	if !k.waker && kernelKnowsQueued() {
+	if !k.waker && kernelKeepsQueued() {
 		if k.waking == nil {
 			return nil
 		}
@@ -130,9 +132,13 @@ func (k *kernelSide) attachWaking() error {
 	return err
 }
 
-// kernelKnowsQueued says whether the kernel keeps the time when a thread came on its run
-// queue, as kernel_knows_queued of c/wait.h sees it.
-var kernelKnowsQueued = sync.OnceValue(func() bool {
+// kernelKeepsQueued says whether the kernel keeps the time when a thread came on its run
+// queue, as has_queued of c/wait.h sees it. Before Linux 5.14 it may not, though it
+// has the room: /proc then says "0 0 0" of all threads.
+var kernelKeepsQueued = sync.OnceValue(func() bool {
+	if b, err := os.ReadFile("/proc/self/schedstat"); err != nil || strings.TrimSpace(string(b)) == "0 0 0" {
+		return false
+	}
 	spec, err := btf.LoadKernelSpec()
 	if err != nil {
 		return false
@@ -172,6 +178,7 @@ func (k *kernelSide) setOffCPU(o OffCPUOptions) error {
 	return errors.Join(err,
 		k.objs.MaxFactor.Set((1<<40)/max(uint64(o.MinBlock.Nanoseconds())/1024, 1)),
 		k.objs.WantWaker.Set(o.Waker),
+		k.objs.KeepsQueued.Set(kernelKeepsQueued()),
 		k.objs.MaxKept.Set(uint32(max(o.MaxEvents/windowsASecond, 1))),
 	)
 }

@@ -162,7 +162,7 @@ func (s *Session) begin() error {
 func (s *Session) setKern(k *kernelSide) {
 	s.pumpMu.Lock()
 	s.kern = k
-	s.pending = nil
+	s.pending, s.asks = nil, nil
 	s.lostEvents = 0
 	s.declined = map[uint32]struct{}{}
 	s.pumpMu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -386,15 +387,22 @@ func TestExecWithinARound(t *testing.T) {
 	}
 }
 
-type noTargets struct{ calls map[sd.PID]int }
+type noTargets struct {
+	mu    *sync.Mutex
+	calls map[sd.PID]int
+}
+
+func newNoTargets() noTargets { return noTargets{new(sync.Mutex), map[sd.PID]int{}} }
 
 func (n noTargets) FindTarget(p *sd.Process) (*sd.Target, string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.calls[p.PID]++
 	return nil, "none in this test"
 }
 
 func TestProcessesWithoutTarget(t *testing.T) {
-	finder := noTargets{map[sd.PID]int{}}
+	finder := newNoTargets()
 	s, account := newTestSession(t, finder, Options{})
 	start(t, s)
 	for i := 0; i < 2; i++ {
@@ -407,8 +415,11 @@ func TestProcessesWithoutTarget(t *testing.T) {
 	if b.In == 0 || b.Dropped[ledger.NoTarget] == 0 || b.Pending() != 0 {
 		t.Errorf("balance = %+v", b)
 	}
-	if n := finder.calls[sd.PID(os.Getpid())]; n != 1 {
-		t.Errorf("asked %d times for this process, want once", n)
+	finder.mu.Lock()
+	calls := finder.calls[sd.PID(os.Getpid())]
+	finder.mu.Unlock()
+	if calls != 1 {
+		t.Errorf("asked %d times for this process, want once", calls)
 	}
 	var pid uint32
 	var ticks uint64
@@ -433,6 +444,33 @@ func TestProcessesWithoutTarget(t *testing.T) {
 	}
 	if more := account.Balance(); more.In <= b.In || more.Dropped[ledger.RoundAbandoned] != 0 || more.Pending() != 0 {
 		t.Errorf("balance after Stop = %+v", more)
+	}
+}
+
+// TestNewProgramsWithoutTarget starts programs of no target: the kernel is told within the
+// round, before they are sampled.
+func TestNewProgramsWithoutTarget(t *testing.T) {
+	s, _ := newTestSession(t, newNoTargets(), Options{})
+	start(t, s)
+	var pids []uint32
+	for i := 0; i < 20; i++ {
+		cmd := exec.Command("sleep", "60")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		pids = append(pids, uint32(cmd.Process.Pid))
+	}
+	var ticks uint64
+	for deadline := time.Now().Add(5 * time.Second); len(pids) > 0; {
+		pids = slices.DeleteFunc(pids, func(pid uint32) bool { return s.kern.objs.Excluded.Lookup(pid, &ticks) == nil })
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of 20 new programs are not excluded", len(pids))
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 

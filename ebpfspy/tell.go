@@ -39,9 +39,8 @@ func (s *Session) tellKernel(now uint64) {
 		return true
 	})
 	type news struct {
-		id     identity
+		subject
 		execID uint32
-		maps   *mappings
 	}
 	var list []news
 	s.mu.Lock()
@@ -59,15 +58,24 @@ func (s *Session) tellKernel(now uint64) {
 			}
 			execID = anyExec // there before the session was
 		}
-		list = append(list, news{p.id, execID, img.maps})
+		list = append(list, news{subject{proc: p, img: img, maps: img.maps}, execID})
 	}
 	ended := s.table.ended
 	s.table.changed, s.table.ended = nil, nil
 	s.mu.Unlock()
-	for _, n := range list {
+	for i := range list {
+		n, id := &list[i], list[i].proc.id
+		if s.findTarget(&n.subject); n.reason == ledger.NoTarget {
+			// Told of its mappings, the kernel would never ask.
+			s.mu.Lock()
+			n.proc.wanted = false
+			s.mu.Unlock()
+			s.decline(&n.subject)
+			continue
+		}
 		// Mappings change in this goroutine only, or are replaced whole.
-		if err := u.push(n.id, n.execID, n.maps, s.originOf(n.id.pid)); err != nil {
-			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", n.id.pid, "err", err)
+		if err := u.push(id, n.execID, n.maps, s.originOf(id.pid)); err != nil {
+			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", id.pid, "err", err)
 		}
 	}
 	for _, p := range sampled {

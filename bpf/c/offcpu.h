@@ -32,6 +32,7 @@
 /* Written by the agent while the programs run. */
 volatile u64 max_factor = 1 << 30; /* of block_rate: 2^40 / us of the shortest blocks that are certain */
 volatile bool want_waker = false;   /* who wakes whom */
+volatile bool keeps_queued = false; /* the kernel, since when threads are on their run queues */
 volatile u32 max_kept = 100;            /* stacks a window and CPU */
 
 #define WINDOW_NS 100000000ULL
@@ -419,7 +420,7 @@ static __always_inline u64 switched_in(u32 r, struct task_struct *task)
 	now = bpf_ktime_get_ns();
 	from = t->now.since;
 	length = now - from;
-	if (!t->now.woken && kernel_knows_queued(task))
+	if (!t->now.woken && keeps_queued && has_queued(task))
 		t->now.woken = now - queued_for(task);
 	if (from < began && t->cut_at != began) {
 		t->cut = t->now;
@@ -519,8 +520,8 @@ static __always_inline u64 keep_waker(void *ctx, u32 r)
 	return count(r, table, s, 0, 0) ? number : 0;
 }
 
-/* Runs if it is to be known who wakes whom, or if the kernel does not say when threads
- * came on their run queue.
+/* Runs if it is to be known who wakes whom, or if the kernel does not keep when threads
+ * came on their run queues.
  * TP_PROTO(struct task_struct *p) */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(off_cpu_waking, struct task_struct *task)

@@ -61,7 +61,7 @@ static __always_inline u64 queued_for(struct task_struct *task)
 	return since && now > since ? now - since : 0;
 }
 
-static __always_inline bool kernel_knows_queued(struct task_struct *task)
+static __always_inline bool has_queued(struct task_struct *task)
 {
 	struct cfs_rq *cfs = 0;
 

@@ -60,6 +60,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	record.Flag("off-cpu", "The time off the CPU as well: in a second file, NAME.off_cpu.pb.gz.").BoolVar(&ro.OffCPU)
 	record.Flag("waker", "With --off-cpu: who woke the thread, above its stack.").BoolVar(&ro.Waker)
 	record.Flag("min-block", "Sample each time off the CPU from this length on, and shorter ones in proportion to it.").Default("1ms").DurationVar(&ro.MinBlock)
+	record.Flag("max-events", "With --off-cpu: how many stacks are taken, a second and CPU. They stand for all.").Default(strconv.Itoa(agent.DefaultMaxEvents)).SetValue(whole{"--max-events", &ro.MaxEvents, 10, agent.MaxMaxEvents})
 
 	targets := app.Command("targets", "Say what each process would be profiled as, and why not if not.")
 	targetsConfig := targets.Flag("config.file", "The configuration file.").PlaceHolder("FILE").String()

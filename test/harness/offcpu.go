@@ -14,6 +14,8 @@ import (
 const (
 	// OffCPUFlag makes record write a second file, of off-CPU time.
 	OffCPUFlag = "--off-cpu"
+	// MaxEventsFlag says how many stacks it takes, a second and CPU.
+	MaxEventsFlag = "--max-events"
 	// ThreadsFlag makes it keep threads apart.
 	ThreadsFlag = "--threads"
 	// OffCPUSampleType is the type of the values, in nanoseconds.

@@ -58,8 +58,9 @@ func recordOffCPU(t *testing.T, workload string, args ...any) recording {
 	return r
 }
 
-// offCPU is how record is started: with all that was off CPU, however shortly.
-var offCPU = []string{harness.OffCPUFlag, harness.ThreadsFlag}
+// offCPU is how record is started, with all that was off CPU, however shortly.
+// More are sampled than by default, so that what is left is the error of the method.
+var offCPU = []string{harness.OffCPUFlag, harness.ThreadsFlag, harness.MaxEventsFlag, "1000"}
 
 // onDisk is a folder for temporary files that is not in memory.
 func onDisk(t *testing.T) string {
