@@ -304,7 +304,9 @@ func FuzzPerfMap(f *testing.F) {
 	f.Add([]byte("7fe5180062c0 298 JS:*burnA /tmp/s.js:1:15\n"), uint8(200))
 	f.Add([]byte("0x00007f9f3cec7620 0x0000000000000238 int Split.burnA(int)\n"), uint8(3))
 	f.Add([]byte("7f12 1a py::main:/srv/a.py\n"), uint8(1))
-	f.Fuzz(func(t *testing.T, b []byte, n uint8) { fuzzCode(t, func() codeParser { return &perfMap{} }, b, int(n)+1) })
+	f.Fuzz(func(t *testing.T, b []byte, n uint8) {
+		fuzzCode(t, func() codeParser { return &perfMap{} }, b, int(n)+1)
+	})
 }
 
 func FuzzJITDump(f *testing.F) {
@@ -312,7 +314,9 @@ func FuzzJITDump(f *testing.F) {
 	f.Add(smallDump(binary.BigEndian), uint8(255))
 	f.Add(newDump(binary.LittleEndian).move(1, 2, 3, 4).Bytes(), uint8(16))
 	f.Add(newDump(binary.LittleEndian).lines(1, dumpLine{1, 2, "x"}).load(1, 9, 0, "x", "y").Bytes(), uint8(16))
-	f.Fuzz(func(t *testing.T, b []byte, n uint8) { fuzzCode(t, func() codeParser { return &jitDump{} }, b, int(n)+1) })
+	f.Fuzz(func(t *testing.T, b []byte, n uint8) {
+		fuzzCode(t, func() codeParser { return &jitDump{} }, b, int(n)+1)
+	})
 }
 
 type codeParser interface {
