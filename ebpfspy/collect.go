@@ -2,6 +2,7 @@ package ebpfspy
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/internal/madecode"
 	"github.com/spanflame/spanflame/internal/stack"
 	"github.com/spanflame/spanflame/sd"
 	"github.com/spanflame/spanflame/symtab"
@@ -162,6 +164,8 @@ type subject struct {
 
 	samples, dropped uint64
 	ends             ends
+	made             *madeProgram
+	madeLooked       bool // whether made was asked for in this round
 }
 
 type subjectKey struct {
@@ -193,6 +197,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 	s.countOffCPU(raw, info)
 	info.Duration += raw.end.Sub(raw.start)
 
+	s.made.newRound(raw.number)
 	subjects := s.subjects(raw)
 	wakers := wakersOf(raw)
 	sample := Sample{Start: raw.start, End: raw.end}
@@ -330,8 +335,18 @@ func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.Pro
 		case ambiguous:
 			out = append(out, s.locs.ambiguous)
 		case m.file == nil:
-			out = append(out, s.locs.anonymous)
+			loc := s.madeLocation(sub, at)
+			if loc == nil {
+				loc = s.locs.anonymous
+			}
+			out = append(out, loc)
 		default:
+			if isMade(m.file.path) {
+				if loc := s.madeLocation(sub, at); loc != nil {
+					out = append(out, loc)
+					continue
+				}
+			}
 			m.file.seen = raw.number
 			offset := at - m.start + m.offset
 			loc := m.file.locations[offset]
@@ -353,6 +368,37 @@ func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.Pro
 		out = append(out, s.locs.marker(endNames[end]))
 	}
 	return out, cut
+}
+
+// madeLocation returns the location of an address in code that a process made, nil if
+// nothing names it.
+func (s *Session) madeLocation(sub *subject, at uint64) *stack.Location {
+	if !sub.madeLooked {
+		sub.madeLooked = true
+		sub.made = s.made.of(sub)
+	}
+	var loc *stack.Location
+	if sub.made != nil {
+		loc = s.made.location(sub.made, madecode.Place{Addr: at})
+	}
+	if loc == nil {
+		s.metrics.madeFrames.WithLabelValues("unnamed").Inc()
+	} else {
+		s.metrics.madeFrames.WithLabelValues("named").Inc()
+	}
+	return loc
+}
+
+// runs says whether a process runs a program still, or has ended since.
+func (s *Session) runs(mp *madeProgram) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return mp.proc.exited == 0 && mp.proc.current() == mp.img
+}
+
+// remembered says whether a round may have samples of a program. The caller holds mu.
+func (s *Session) remembered(mp *madeProgram) bool {
+	return s.table.byID[mp.id] == mp.proc && slices.Contains(mp.proc.images, mp.img)
 }
 
 // opener opens the file of a mapping: as the process has it mapped, as its path
@@ -528,6 +574,7 @@ func (s *Session) afterRound(info *RoundInfo, work []*rawRound) {
 	if len(work) > 0 {
 		s.table.expire(work[0].startMono, work[len(work)-1].endMono)
 	}
+	s.made.endRound(s.remembered)
 	s.last = *info
 	s.metrics.processes.Set(float64(len(s.table.byID)))
 	s.metrics.files.Set(float64(len(s.table.files)))

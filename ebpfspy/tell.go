@@ -42,6 +42,8 @@ func (s *Session) tellKernel(now uint64) {
 		id     identity
 		execID uint32
 		maps   *mappings
+		proc   *process
+		img    *image
 	}
 	var list []news
 	s.mu.Lock()
@@ -59,7 +61,7 @@ func (s *Session) tellKernel(now uint64) {
 			}
 			execID = anyExec // there before the session was
 		}
-		list = append(list, news{p.id, execID, img.maps})
+		list = append(list, news{p.id, execID, img.maps, p, img})
 	}
 	ended := s.table.ended
 	s.table.changed, s.table.ended = nil, nil
@@ -69,6 +71,7 @@ func (s *Session) tellKernel(now uint64) {
 		if err := u.push(n.id, n.execID, n.maps, s.originOf(n.id.pid)); err != nil {
 			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", n.id.pid, "err", err)
 		}
+		s.made.note(n.proc, n.img, n.maps)
 	}
 	for _, p := range sampled {
 		u.anticipate(p.maps, p.address, s.originOf(p.pid))
@@ -210,6 +213,7 @@ func (s *Session) preload() {
 		if err := s.kern.unwinder.push(id, anyExec, sub.maps, s.originOf(id.pid)); err != nil {
 			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", id.pid, "err", err)
 		}
+		s.made.note(sub.proc, sub.img, sub.maps)
 	}
 	s.kern.unwinder.preload(PreloadWait)
 }

@@ -2,6 +2,7 @@ package symtab
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -204,11 +205,13 @@ func (d *jitDump) move(m *codeMap, b []byte) {
 }
 
 // debugInfo keeps the lines of the code that comes next. A name of 0xff means that of the
-// entry before.
+// entry before. V8 11 writes the address of the name in the place of its text: what does not
+// add up is not believed.
 func (d *jitDump) debugInfo(b []byte) {
 	if len(b) < jitDebugHead {
 		return
 	}
+	d.lines, d.linesAt = linesOf{}, 0
 	addr, n := d.order.Uint64(b[16:]), d.order.Uint64(b[24:])
 	b = b[jitDebugHead:]
 	l := linesOf{rows: make([]codeLine, 0, min(n, uint64(len(b)/17))), files: []string{""}}
@@ -233,6 +236,9 @@ func (d *jitDump) debugInfo(b []byte) {
 			l.rows = append(l.rows, codeLine{offset: uint32(at - addr), line: line, file: file})
 		}
 	}
-	slices.SortStableFunc(l.rows, func(a, b codeLine) int { return int(a.offset) - int(b.offset) })
+	if n > 0 || len(b) >= 8 { // records are padded
+		return
+	}
+	slices.SortStableFunc(l.rows, func(a, b codeLine) int { return cmp.Compare(a.offset, b.offset) })
 	d.lines, d.linesAt = l, addr
 }
