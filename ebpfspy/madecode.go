@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,17 +82,18 @@ type madeProgram struct {
 	facts  *sd.Process
 	tried  map[*madecode.Runtime]bool
 
-	srcMu   sync.Mutex // guards sources
+	srcMu   sync.Mutex // guards the rest up to memory
 	sources []madecode.Source
 	perfMap *codeFile // of the sources
 	dumps   map[*file]*codeFile
 	closed  bool
+	memory  *os.File // of the process; nil if no runtime asked for it
 
 	// Of the round that runs.
 	mappings   map[madecode.Source]*stack.Mapping
 	locations  map[uint64]*stack.Location
 	generation uint64
-	fresh      uint64 // round in which it was last brought up to date
+	fresh      uint64 // the round after that in which it was last brought up to date
 }
 
 func newMadeCode(logger log.Logger, m *metrics, procfs string, maxBytes int64) *madeCode {
@@ -271,8 +274,18 @@ func (c *madeCode) openDump(mp *madeProgram, m *mapping) {
 // attach lets a runtime look at a process.
 func (c *madeCode) attach(mp *madeProgram, r *madecode.Runtime, m *mapping) {
 	of := *m
+	if mp.memory == nil {
+		f, err := c.openMemory(mp)
+		if err != nil {
+			c.refused(mp, "mem", err)
+			return
+		}
+		mp.srcMu.Lock()
+		mp.memory = f
+		mp.srcMu.Unlock()
+	}
 	src, err := r.Attach(&madecode.Process{
-		PID: mp.id.pid, Memory: &processMemory{mp.id, c.procfs}, MaxBytes: maxMadeSource,
+		PID: mp.id.pid, Memory: mp.memory, MaxBytes: maxMadeSource,
 		Open: func(madecode.File) (*os.File, error) {
 			f, err := openMapped(c.procfs, mp.id.pid, of.start, of.end)
 			if err != nil {
@@ -304,7 +317,7 @@ func (c *madeCode) attach(mp *madeProgram, r *madecode.Runtime, m *mapping) {
 func (c *madeCode) refused(mp *madeProgram, path string, err error) {
 	reason := "unreadable"
 	switch {
-	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH):
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, sd.ErrProcessGone) || errors.Is(err, unix.ESRCH):
 		return
 	case errors.Is(err, errOwner):
 		reason = "owner"
@@ -365,6 +378,9 @@ func (mp *madeProgram) close() {
 		s.Close()
 	}
 	mp.sources = nil
+	if mp.memory != nil {
+		_ = mp.memory.Close() // only read from
+	}
 }
 
 // shrink lets go of the programs that were not sampled for longest when all together take
@@ -453,8 +469,8 @@ func (c *madeCode) of(sub *subject) *madeProgram {
 	if denied {
 		return nil
 	}
-	if mp.fresh != round {
-		mp.fresh = round
+	if mp.fresh != round+1 {
+		mp.fresh = round + 1
 		begun := time.Now()
 		if !mp.looked.Load() && c.roundTime > 0 && c.alive(mp) {
 			c.look(mp)
@@ -504,23 +520,18 @@ func (c *madeCode) location(mp *madeProgram, p madecode.Place) *stack.Location {
 	return loc
 }
 
-// processMemory reads the memory of a process as long as it is that process.
-type processMemory struct {
-	id     identity
-	procfs string
-}
-
-// ReadAt reads at an address (process_vm_readv(2), which needs CAP_SYS_PTRACE). It stops
+// openMemory opens the memory of a process (proc(5), /proc/PID/mem, which needs
+// CAP_SYS_PTRACE): that of the program that it runs now, and never another's. Reading it stops
 // nothing.
-func (m *processMemory) ReadAt(b []byte, addr int64) (int, error) {
-	if len(b) == 0 {
-		return 0, nil
+func (c *madeCode) openMemory(mp *madeProgram) (*os.File, error) {
+	f, err := os.Open(filepath.Join(c.procfs, strconv.Itoa(int(mp.id.pid)), "mem"))
+	if err != nil {
+		return nil, err
 	}
-	local := []unix.Iovec{{Base: &b[0]}}
-	local[0].SetLen(len(b))
-	n, err := unix.ProcessVMReadv(int(m.id.pid), local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
-	if err == nil && n < len(b) {
-		err = unix.EFAULT
+	// The PID may have been another's by the time that it was opened.
+	if start, err := sd.ReadStart(c.procfs, sd.PID(mp.id.pid)); err != nil || start != mp.id.start || !c.alive(mp) {
+		_ = f.Close() // not even read from
+		return nil, errors.Join(sd.ErrProcessGone, err)
 	}
-	return max(n, 0), err
+	return f, nil
 }

@@ -126,8 +126,8 @@ func (f *madeFixture) write(t *testing.T, text string) {
 
 func (f *madeFixture) want(t *testing.T, addr uint64, name string) *stack.Location {
 	t.Helper()
-	f.round++
 	f.newRound(f.round)
+	f.round++
 	var loc *stack.Location
 	if mp := f.of(f.sub); mp != nil {
 		loc = f.location(mp, madecode.Place{Addr: addr})

@@ -3,7 +3,12 @@
 // put its Runtime in the list: nothing else has to change.
 package runtimes
 
-import "github.com/spanflame/spanflame/internal/madecode"
+import (
+	"github.com/spanflame/spanflame/internal/madecode"
+	"github.com/spanflame/spanflame/runtimes/hotspot"
+)
 
 // All are the runtimes.
-var All = []madecode.Runtime{}
+var All = []madecode.Runtime{
+	hotspot.Runtime,
+}

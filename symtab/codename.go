@@ -10,6 +10,9 @@ import (
 // maxCodeName bounds the names of code that a process made, and their files, in bytes.
 const maxCodeName = 1024
 
+// CleanName makes a name that was read from a process fit to be shown.
+func CleanName(b []byte) string { return cleanText(b) }
+
 // cleanText makes what a process wrote fit to be shown: valid UTF-8, without control
 // characters, and bounded.
 func cleanText(b []byte) string {

@@ -18,6 +18,8 @@ import (
 type Place struct {
 	// Addr is the address of the instruction; of a caller, that of the call.
 	Addr uint64
+	// Word is what Runtime.Capture said to take of the frame; 0 if nothing was taken.
+	Word uint64
 }
 
 // Source names the code of one process. Its methods may be called at the same time. All that
@@ -65,6 +67,15 @@ type Runtime struct {
 	// Attach reads what there is to know of a process that maps such a file. It returns nil
 	// if it is none after all, and an error that says which version is not known.
 	Attach func(p *Process, f File) (Source, error)
+	// Capture says what the sampler keeps of each frame for Place.Word.
+	Capture Capture
+}
+
+// Capture is a word of a frame that says what it runs: where the code is the interpreter's,
+// its address does not.
+type Capture struct {
+	// Slot is where the word is: at the frame pointer less 8 × Slot. 0: there is none.
+	Slot uint8
 }
 
 // ErrNotYet is returned by Attach when the runtime has not started so far that it can be

@@ -16,13 +16,13 @@ function spin(n) {
 
 function burnA(until) {
   let x = 0;
-  do x ^= spin(2000); while (cpu() < until);
+  do x ^= spin(500); while (cpu() < until);
   return x;
 }
 
 function burnB(until) {
   let x = 0;
-  do x ^= spin(2000); while (cpu() < until);
+  do x ^= spin(500); while (cpu() < until);
   return x;
 }
 
@@ -31,9 +31,9 @@ const functions = { burnA: 0, burnB: 0 };
 class Shop {
   checkout() {
     const t0 = cpu();
-    let x = burnA(t0 + 7000);
+    let x = burnA(t0 + 1400);
     const t1 = cpu();
-    x ^= burnB(t1 + 3000);
+    x ^= burnB(t1 + 600);
     functions.burnA += t1 - t0;
     functions.burnB += cpu() - t1;
     return x;
