@@ -287,6 +287,9 @@ var endNames = [bpf.ProfileStackEndSTACK_END_MAX]string{
 // interrupted is FRAME_INTERRUPTED of c/spanflame.h.
 const interrupted = uint64(1) << 63
 
+// hasWord is FRAME_WORD of c/spanflame.h: the next entry is a word of the frame.
+const hasWord = uint64(1) << 62
+
 // resolve turns addresses into locations. cut says that a caller's address lies in
 // no code: what looked like a chain of frame pointers was none.
 func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user, kernel []uint64) (_ []*stack.Location, cut bool) {
@@ -318,31 +321,40 @@ func (s *Session) resolveKernel(out []*stack.Location, kernel []uint64, inside m
 
 // resolveUser appends the locations of user addresses, and how the stack ends.
 func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user []uint64) (_ []*stack.Location, cut bool) {
-	for i, addr := range user {
+	for i := 0; i < len(user); i++ {
+		addr, first, word := user[i]&^hasWord, i == 0, uint64(0)
+		if user[i]&hasWord != 0 && i+1 < len(user) {
+			i++
+			word = user[i]
+		}
 		// The innermost address is exact also when the thread is in the kernel: it is
 		// that of the instruction after the system call. Looking it up as it is finds
 		// the function that made the call.
 		at := addr &^ interrupted
-		if i > 0 && at == addr {
+		if !first && at == addr {
 			at--
 		}
 		m, ambiguous := sub.maps.find(at, raw.number)
 		switch {
-		case m == nil && i > 0:
+		case m == nil && !first:
 			cut = true
 		case m == nil:
 			out = append(out, s.locs.noMapping)
 		case ambiguous:
 			out = append(out, s.locs.ambiguous)
 		case m.file == nil:
-			loc := s.madeLocation(sub, at)
+			loc := s.madeLocation(sub, madecode.Place{Addr: at, Word: word})
 			if loc == nil {
 				loc = s.locs.anonymous
 			}
 			out = append(out, loc)
 		default:
-			if isMade(m.file.path) {
-				if loc := s.madeLocation(sub, at); loc != nil {
+			if word != 0 || isMade(m.file.path) {
+				p := madecode.Place{Addr: at, Word: word}
+				if !isMade(m.file.path) {
+					p.InFile, p.Offset = true, at-m.start+m.offset
+				}
+				if loc := s.madeLocation(sub, p); loc != nil {
 					out = append(out, loc)
 					continue
 				}
@@ -370,21 +382,22 @@ func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.Pro
 	return out, cut
 }
 
-// madeLocation returns the location of an address in code that a process made, nil if
+// madeLocation returns the location of a place in code that a process made, nil if
 // nothing names it.
-func (s *Session) madeLocation(sub *subject, at uint64) *stack.Location {
+func (s *Session) madeLocation(sub *subject, p madecode.Place) *stack.Location {
 	if !sub.madeLooked {
 		sub.madeLooked = true
 		sub.made = s.made.of(sub)
 	}
 	var loc *stack.Location
 	if sub.made != nil {
-		loc = s.made.location(sub.made, madecode.Place{Addr: at})
+		loc = s.made.location(sub.made, p)
 	}
-	if loc == nil {
-		s.metrics.madeFrames.WithLabelValues("unnamed").Inc()
-	} else {
+	switch {
+	case loc != nil:
 		s.metrics.madeFrames.WithLabelValues("named").Inc()
+	case !p.InFile:
+		s.metrics.madeFrames.WithLabelValues("unnamed").Inc()
 	}
 	return loc
 }

@@ -91,7 +91,7 @@ type madeProgram struct {
 
 	// Of the round that runs.
 	mappings   map[madecode.Source]*stack.Mapping
-	locations  map[uint64]*stack.Location
+	locations  map[madecode.Place]*stack.Location
 	generation uint64
 	fresh      uint64 // the round after that in which it was last brought up to date
 }
@@ -103,9 +103,10 @@ func newMadeCode(logger log.Logger, m *metrics, procfs string, maxBytes int64) *
 	}
 }
 
-// note says what a program has mapped. Those that have no code of their own are left out.
+// note says what a program has mapped. Those that have no code of their own, and no runtime
+// that is known, are left out.
 func (c *madeCode) note(p *process, img *image, maps *mappings) *madeProgram {
-	if !makesCode(maps) {
+	if !makesCode(maps) && captureOf(maps.list).Slot == 0 {
 		return nil
 	}
 	c.mu.Lock()
@@ -491,9 +492,9 @@ func (c *madeCode) location(mp *madeProgram, p madecode.Place) *stack.Location {
 		generation += s.Generation() + 1
 	}
 	if generation != mp.generation || mp.locations == nil || len(mp.locations) >= maxMadeLocations {
-		mp.locations, mp.generation = map[uint64]*stack.Location{}, generation
+		mp.locations, mp.generation = map[madecode.Place]*stack.Location{}, generation
 	}
-	if loc, ok := mp.locations[p.Addr]; ok {
+	if loc, ok := mp.locations[p]; ok {
 		return loc
 	}
 	var loc *stack.Location
@@ -516,7 +517,7 @@ func (c *madeCode) location(mp *madeProgram, p madecode.Place) *stack.Location {
 		}
 		break
 	}
-	mp.locations[p.Addr] = loc
+	mp.locations[p] = loc
 	return loc
 }
 
@@ -534,4 +535,21 @@ func (c *madeCode) openMemory(mp *madeProgram) (*os.File, error) {
 		return nil, errors.Join(sd.ErrProcessGone, err)
 	}
 	return f, nil
+}
+
+// captureOf returns what the kernel keeps of the frames of a process's own code: what the
+// first runtime that it has mapped says.
+func captureOf(list []mapping) madecode.Capture {
+	for i := range list {
+		f := list[i].file
+		if f == nil {
+			continue
+		}
+		for j := range runtimes.All {
+			if r := &runtimes.All[j]; r.Capture.Slot > 0 && r.Match(f.path) {
+				return r.Capture
+			}
+		}
+	}
+	return madecode.Capture{}
 }

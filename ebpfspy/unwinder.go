@@ -261,6 +261,11 @@ func (u *unwinder) newSpace(maps *mappings, from func(*mapping) origin) (*space,
 	for i := range s.value.First {
 		s.value.First[i] = noAddress
 	}
+	capture := captureOf(list)
+	s.value.CaptureSlot, s.value.CaptureDeref, s.value.CaptureMarked = capture.Slot, capture.Deref, 0
+	if capture.Marked {
+		s.value.CaptureMarked = 1
+	}
 	seen := map[*unwindFile]bool{}
 	var node bpf.ProfileSpaceNode
 	for i, id := range ids {

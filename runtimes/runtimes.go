@@ -6,9 +6,11 @@ package runtimes
 import (
 	"github.com/spanflame/spanflame/internal/madecode"
 	"github.com/spanflame/spanflame/runtimes/hotspot"
+	"github.com/spanflame/spanflame/runtimes/v8"
 )
 
 // All are the runtimes.
 var All = []madecode.Runtime{
 	hotspot.Runtime,
+	v8.Runtime,
 }

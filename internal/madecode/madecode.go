@@ -20,6 +20,10 @@ type Place struct {
 	Addr uint64
 	// Word is what Runtime.Capture said to take of the frame; 0 if nothing was taken.
 	Word uint64
+	// InFile says that the code is a file's, and not of the process's making: Offset is where
+	// in the file it is. Only frames with a Word are asked for.
+	InFile bool
+	Offset uint64
 }
 
 // Source names the code of one process. Its methods may be called at the same time. All that
@@ -76,6 +80,11 @@ type Runtime struct {
 type Capture struct {
 	// Slot is where the word is: at the frame pointer less 8 × Slot. 0: there is none.
 	Slot uint8
+	// Deref: what is kept is not the word, but what is so many bytes behind where it points
+	// to. 0: the word.
+	Deref uint8
+	// Marked: only frames have it that have an odd word, a pointer of V8's, at fp - 8.
+	Marked bool
 }
 
 // ErrNotYet is returned by Attach when the runtime has not started so far that it can be
