@@ -417,6 +417,13 @@ func (c *madeCode) shrink() {
 	c.metrics.madePrograms.Set(float64(len(list)))
 }
 
+// setMax bounds the memory of all names.
+func (c *madeCode) setMax(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.maxBytes = n
+}
+
 // newRound begins to name the code of a round.
 func (c *madeCode) newRound(round uint64) {
 	c.mu.Lock()

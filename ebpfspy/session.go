@@ -274,6 +274,7 @@ func (s *Session) Update(opts Options) error {
 	if s.running {
 		s.locs.reset()
 		s.made.forgetLocations()
+		s.made.setMax(opts.JITBytes)
 		s.locs.style = opts.Unknown
 	}
 	s.mu.Lock()

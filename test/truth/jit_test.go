@@ -32,49 +32,117 @@ func node(t *testing.T) string {
 	return p
 }
 
-// TestJITMaps profiles a program in JavaScript that says in a file what code V8 makes of it,
-// and that ends before the round does. One reads the file of a process with a PID and a /tmp
-// of its own.
+// checkSplit runs a program that burns 70 % of its time in one function and 30 % in another, and
+// ends before the round does, and tests the shares and that the stacks are whole. caller, if
+// not "", has to be below both.
+func checkSplit(t *testing.T, file, prefix, caller string, command ...any) {
+	t.Helper()
+	const run = 8 * time.Second
+	rec := harness.StartRecord(t, lead+run+4*time.Second, "--all")
+	time.Sleep(lead)
+	w := harness.StartProgram(t, "sh", append(command, run.Seconds())...)
+	t.Cleanup(func() { _ = os.Remove("/tmp/perf-" + pid(w) + ".map") })
+	truth := w.Wait(t)
+	p, _ := rec.Wait(t)
+	whole(t, p, w)
+	inA, inB := harness.InFunction(prefix+"burnA"), harness.InFunction(prefix+"burnB")
+	a, b := p.Samples(inA), p.Samples(inB)
+	harness.CheckShare(t, "burnA", a, a+b, truth.Functions["burnA"]/(truth.Functions["burnA"]+truth.Functions["burnB"]))
+	if used := (truth.Functions["burnA"] + truth.Functions["burnB"]) / time.Duration(p.Period).Seconds(); a+b < 0.9*used {
+		t.Errorf("%.0f samples in the two functions, %.0f were to be expected", a+b, used)
+	}
+	// The table of a virtual machine takes a while to make.
+	loaded := func(s *pprof.Sample) bool { return harness.Cut(harness.Frames(s)) != "not_loaded_yet" }
+	for _, in := range []string{"burnA", "burnB"} {
+		checkEnds(t, p, in, harness.All(harness.InFunction(prefix+in), loaded), goalWhole)
+		if caller != "" {
+			checkBelowLoaded(t, p, prefix+in, caller)
+		}
+	}
+	if t.Failed() {
+		t.Log(p.Describe(harness.InFile(file)))
+	}
+}
+
+// checkBelowLoaded is checkBelow without the stacks that were cut because tables were not
+// made yet.
+func checkBelowLoaded(t *testing.T, p *harness.Profile, function, caller string) {
+	t.Helper()
+	in := harness.InFunction(function)
+	all := p.Samples(harness.All(in, func(s *pprof.Sample) bool { return harness.Cut(harness.Frames(s)) == "" }))
+	with := p.Samples(harness.All(in, harness.InFunction(caller)))
+	if with < 0.99*all {
+		t.Errorf("%.0f of %.0f stacks of %s have its caller %s", with, all, function, caller)
+	}
+}
+
+// TestJITMaps profiles a program in JavaScript that says in a file what code V8 makes of it.
+// The program's name does not tell that it is Node.js: nothing but the file is read. One has
+// a PID and a /tmp of its own.
 func TestJITMaps(t *testing.T) {
 	harness.NeedRoot(t)
-	const run = 8 * time.Second
 	split := script(t, "split.js")
+	vm := filepath.Join(t.TempDir(), "jsvm")
+	if out, err := exec.Command("cp", node(t), vm).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	// Functions that are inlined do not run in code of their own.
 	const apart = "--no-turbo-inlining"
 	for _, tt := range []struct {
-		name string
-		args []any // of sh
+		name    string
+		command []any // of sh
 	}{
-		{"perf map", []any{"-c", `cd "$0" && exec "$@"`, t.TempDir(), node(t), "--perf-basic-prof", apart, split, run.Seconds()}},
-		{"jitdump", []any{"-c", `cd "$0" && exec "$@"`, t.TempDir(), node(t), "--perf-prof", apart, split, run.Seconds()}},
+		{"perf map", []any{"-c", `cd "$0" && exec "$@"`, t.TempDir(), vm, "--perf-basic-prof", apart, split}},
+		{"jitdump", []any{"-c", `cd "$0" && exec "$@"`, t.TempDir(), vm, "--perf-prof", apart, split}},
 		{"perf map in a container", []any{"-c",
-			`exec 9<"$0" && exec unshare --pid --fork --mount sh -c 'mount -t tmpfs none /tmp && cd /tmp && exec "$0" "$@" <&9' "$@"`, split, node(t), "--perf-basic-prof", apart, "-", run.Seconds()}},
+			`exec 9<"$0" 8<"$1" && shift && exec unshare --pid --fork --mount sh -c 'mount -t tmpfs none /tmp && cd /tmp && exec "$@" <&9' sh /proc/self/fd/8 "$@"`,
+			split, vm, "--perf-basic-prof", apart, "-"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			rec := harness.StartRecord(t, lead+run+4*time.Second, "--all")
-			time.Sleep(lead)
-			w := harness.StartProgram(t, "sh", tt.args...)
-			t.Cleanup(func() { _ = os.Remove("/tmp/perf-" + pid(w) + ".map") })
-			truth := w.Wait(t)
-			p, _ := rec.Wait(t)
-			whole(t, p, w)
-			inA, inB := harness.InFunction("burnA"), harness.InFunction("burnB")
-			a, b := p.Samples(inA), p.Samples(inB)
-			harness.CheckShare(t, "burnA", a, a+b, truth.Functions["burnA"]/(truth.Functions["burnA"]+truth.Functions["burnB"]))
-			// What is compiled while it runs in the interpreter is not in code of its own at first.
-			all := p.Samples(harness.InFile("node"))
-			if all < 0.8*truth.Total/time.Duration(p.Period).Seconds() || a+b < 0.9*all {
-				t.Errorf("%.0f samples of node's, %.0f in the two functions; %.2f s were used", all, a+b, truth.Total)
-			}
-			// Node's own table takes a while to make: the file has 90 MB.
-			loaded := func(s *pprof.Sample) bool { return harness.Cut(harness.Frames(s)) != "not_loaded_yet" }
-			checkEnds(t, p, "burnA", harness.All(inA, loaded), goalWhole)
-			checkEnds(t, p, "burnB", harness.All(inB, loaded), goalWhole)
-			checkBelow(t, p, "burnA", "checkout")
-			checkBelow(t, p, "burnB", "checkout")
-			if t.Failed() {
-				t.Log(p.Describe(harness.InFile("node")))
-			}
+			// What runs in the interpreter is not in the file, as Shop.checkout at first.
+			checkSplit(t, "jsvm", "", "", tt.command...)
 		})
+	}
+}
+
+// TestNode profiles Node.js without any flag: its functions, compiled and interpreted, have
+// their names.
+func TestNode(t *testing.T) {
+	harness.NeedRoot(t)
+	for name, flags := range map[string][]any{"as it is": nil, "interpreted": {"--no-opt", "--no-sparkplug"}} {
+		t.Run(name, func(t *testing.T) {
+			command := append([]any{"-c", `exec "$0" "$@"`, node(t), "--no-turbo-inlining"}, flags...)
+			checkSplit(t, "node", "", "checkout", append(command, script(t, "split.js"))...)
+		})
+	}
+}
+
+// TestJava profiles Java without an agent: interpreted, and compiled with frame pointers.
+func TestJava(t *testing.T) {
+	harness.NeedRoot(t)
+	homes, _ := filepath.Glob("/usr/lib/jvm/*/bin/javac")
+	seen := map[string]bool{}
+	for _, javac := range homes {
+		real, err := filepath.EvalSymlinks(javac)
+		if err != nil || seen[real] {
+			continue
+		}
+		seen[real] = true
+		dir := t.TempDir()
+		if out, err := exec.Command(real, "-d", dir, script(t, "Split.java")).CombinedOutput(); err != nil {
+			t.Fatalf("javac: %v: %s", err, out)
+		}
+		for name, flags := range map[string][]any{
+			"interpreted": {"-Xint"},
+			"compiled":    {"-XX:+PreserveFramePointer", "-XX:-Inline"},
+		} {
+			t.Run(filepath.Base(filepath.Dir(filepath.Dir(real)))+" "+name, func(t *testing.T) {
+				command := append([]any{"-c", `exec "$0" "$@"`, filepath.Join(filepath.Dir(real), "java")}, flags...)
+				checkSplit(t, "libjvm.so", "Split.", "Split.checkout", append(command, "-cp", dir, "Split")...)
+			})
+		}
+	}
+	if len(seen) == 0 {
+		harness.SkipOrFail(t, "no JDK is installed")
 	}
 }
