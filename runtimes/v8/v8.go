@@ -54,7 +54,6 @@ type source struct {
 	types      map[uint64]uint16 // of maps, which V8 does not move
 	generation uint64
 	refreshed  time.Time
-	gone       bool
 }
 
 func attach(p *madecode.Process, f madecode.File) (madecode.Source, error) {
@@ -98,13 +97,13 @@ func (s *source) function(at uint64) (symtab.Frame, bool) {
 	if at&1 == 0 {
 		return symtab.Frame{}, false
 	}
-	if s.gone {
+	f, err := s.readFunction(at - 1)
+	if errors.Is(err, errNotIt) {
+		return symtab.Frame{}, false
+	}
+	if err != nil { // the process has ended: what was there before has its name
 		f, ok := s.functions[at]
 		return f, ok
-	}
-	f, err := s.readFunction(at - 1)
-	if err != nil {
-		return symtab.Frame{}, false
 	}
 	if int64(len(s.functions))*functionCost < s.max && len(s.functions) < maxFunctions {
 		s.functions[at] = f
@@ -115,8 +114,10 @@ func (s *source) function(at uint64) (symtab.Frame, bool) {
 var errNotIt = errors.New("not what it was taken for")
 
 func (s *source) readFunction(at uint64) (f symtab.Frame, err error) {
-	if t, err := s.typeOf(at); err != nil || t != s.l.sharedType {
-		return f, errors.Join(errNotIt, err)
+	if t, err := s.typeOf(at); err != nil {
+		return f, err
+	} else if t != s.l.sharedType {
+		return f, errNotIt
 	}
 	script, err := s.object(at + s.l.scriptOrDebug)
 	if err != nil {
@@ -126,8 +127,11 @@ func (s *source) readFunction(at uint64) (f symtab.Frame, err error) {
 	if err == nil && t == s.l.debugType && s.l.debugType != 0 {
 		return f, errNotIt // of a function that is being debugged
 	}
-	if err != nil || t != s.l.scriptType {
-		return f, errors.Join(errNotIt, err) // V8's own
+	if err == nil && t != s.l.scriptType {
+		err = errNotIt // V8's own
+	}
+	if err != nil {
+		return f, err
 	}
 	name, err := s.object(at + s.l.nameOrScope)
 	if err == nil {
@@ -315,7 +319,7 @@ func (s *source) characters(at uint64, t uint16, from uint64, n uint32) (string,
 func (s *source) Refresh(int64) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := time.Now(); !s.gone && now.Sub(s.refreshed) >= freshFor {
+	if now := time.Now(); now.Sub(s.refreshed) >= freshFor {
 		s.refreshed = now
 		s.generation++
 	}
@@ -340,6 +344,5 @@ func (s *source) Bytes() int64 {
 func (s *source) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gone = true
 	s.functions, s.types = map[uint64]symtab.Frame{}, map[uint64]uint16{}
 }
