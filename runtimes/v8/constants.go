@@ -25,7 +25,8 @@ type constants struct {
 	builtins []builtin // sorted by offset
 }
 
-// builtin is code of V8's own that runs in the frame of a function of JavaScript.
+// builtin is code of V8's own. When it runs in the frame of a function of JavaScript, the
+// function has no other frame: what V8 has a frame of its own for has no such word in it.
 type builtin struct {
 	offset, end uint64 // in the file
 	name        string // "" of what does nothing but run the function
@@ -136,7 +137,7 @@ func readConstants(file *os.File, size int64) (*constants, error) {
 			name := text(b)
 			runs := strings.HasPrefix(name, "Builtins_InterpreterEntryTrampoline") || strings.HasPrefix(name, "Builtins_BaselineOutOfLinePrologue")
 			off, ok := ef.OffsetOf(y.Value)
-			if !ok || y.Size == 0 || y.Size > 1<<24 || !runs && !strings.HasSuffix(name, "Handler") {
+			if !ok || y.Size == 0 || y.Size > 1<<24 {
 				return nil
 			}
 			if runs {

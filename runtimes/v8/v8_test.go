@@ -244,7 +244,7 @@ func TestInstalledNode(t *testing.T) {
 	if _, err := newLayout(c); err != nil {
 		t.Error(err)
 	}
-	if len(c.builtins) < 100 {
+	if len(c.builtins) < 1000 {
 		t.Errorf("%d builtins", len(c.builtins))
 	}
 }
