@@ -27,6 +27,7 @@ import (
 const (
 	maxMadeProcesses = 512
 	maxMadeSource    = 16 << 20 // bytes of one source; a large service's map of 100,000 functions takes 10 MB
+	maxTold          = 64
 	maxMadeLocations = 8192     // of one process
 	madeSlice        = 4 << 20  // bytes that are read at once: some 20 ms
 	madeTurn         = 64 << 20 // in one turn of the watcher
@@ -58,8 +59,9 @@ type madeCode struct {
 	roundBytes int64
 	roundTime  time.Duration
 
-	mu       sync.Mutex // guards programs, and what is said to be in madeProgram
+	mu       sync.Mutex // guards programs, told, and what is said to be in madeProgram
 	programs map[*image]*madeProgram
+	told     map[string]bool // what was said once
 }
 
 // madeProgram is one program of a process that makes code.
@@ -99,7 +101,7 @@ type madeProgram struct {
 func newMadeCode(logger log.Logger, m *metrics, procfs string, maxBytes int64) *madeCode {
 	return &madeCode{
 		logger: logger, metrics: m, procfs: procfs, maxBytes: maxBytes, runtimes: runtimes.All,
-		wake: make(chan struct{}, 1), programs: map[*image]*madeProgram{},
+		wake: make(chan struct{}, 1), programs: map[*image]*madeProgram{}, told: map[string]bool{},
 	}
 }
 
@@ -303,7 +305,11 @@ func (c *madeCode) attach(mp *madeProgram, r *madecode.Runtime, m *mapping) {
 	}
 	if err != nil {
 		mp.tried[r] = true
-		level.Info(c.logger).Log("msg", "code that a process makes has no names: its runtime is not known well enough", "runtime", r.Name,
+		logger := level.Debug(c.logger)
+		if c.firstTime(r.Name + " " + m.file.path) {
+			logger = level.Info(c.logger)
+		}
+		logger.Log("msg", "code that a process makes has no names: its runtime is not known well enough", "runtime", r.Name,
 			"pid", mp.id.pid, "file", m.file.path, "err", err)
 		c.metrics.madeRefused.WithLabelValues("runtime").Inc()
 		return
@@ -312,6 +318,17 @@ func (c *madeCode) attach(mp *madeProgram, r *madecode.Runtime, m *mapping) {
 		mp.tried[r] = true
 		mp.replace(nil, src)
 	}
+}
+
+// firstTime says whether something was not told yet.
+func (c *madeCode) firstTime(what string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told[what] || len(c.told) >= maxTold {
+		return false
+	}
+	c.told[what] = true
+	return true
 }
 
 // refused counts a file that is there and was not opened.

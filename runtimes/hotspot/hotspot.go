@@ -38,7 +38,6 @@ const (
 	blobCost      = 128  // bytes that a blob takes here
 	methodCost    = 256
 	interpreter   = "Interpreter"
-	freshFor      = 5 * time.Second // until what is known is looked up anew
 	firstWalk     = time.Second
 	longestWalk   = time.Minute
 	maxBlobName   = 128
