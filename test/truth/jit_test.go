@@ -38,6 +38,7 @@ func node(t *testing.T) string {
 func checkSplit(t *testing.T, file, prefix, caller string, command ...any) {
 	t.Helper()
 	const run = 8 * time.Second
+	harness.AgentPath(t) // so that it is not built while the program runs
 	rec := harness.StartRecord(t, lead+run+4*time.Second, "--all")
 	time.Sleep(lead)
 	w := harness.StartProgram(t, "sh", append(command, run.Seconds())...)
@@ -116,6 +117,7 @@ func TestJITMaps(t *testing.T) {
 // their names.
 func TestNode(t *testing.T) {
 	harness.NeedRoot(t)
+	harness.AgentPath(t) // so that it is not built while the program runs
 	for name, flags := range map[string][]any{"as it is": nil, "interpreted": {"--no-opt", "--no-sparkplug"}} {
 		t.Run(name, func(t *testing.T) {
 			const d = 8 * time.Second
