@@ -41,6 +41,7 @@ func sessionOptions(c *config.Config) ebpfspy.Options {
 		MaxStacks:      c.Symbols.MaxStacks,
 		ArenaBytes:     int64(c.Symbols.StackBytes),
 		TableBytes:     int64(c.Symbols.UnwindBytes),
+		JITBytes:       int64(c.Symbols.JITBytes),
 		MaxProcesses:   c.Symbols.MaxProcesses,
 		MaxExcluded:    c.Symbols.MaxExcluded,
 		SidebandBytes:  int(c.Symbols.SidebandBytes),

@@ -132,13 +132,16 @@ const (
 )
 
 type ProfileProcessSpace struct {
-	_          structs.HostLayout
-	Start      uint64
-	Generation uint64
-	ExecId     uint32
-	Pad        uint32
-	Node       [8]uint32
-	First      [8]uint64
+	_             structs.HostLayout
+	Start         uint64
+	Generation    uint64
+	ExecId        uint32
+	CaptureSlot   uint8
+	CaptureDeref  uint8
+	CaptureMarked uint8
+	Pad           uint8
+	Node          [8]uint32
+	First         [8]uint64
 }
 
 type ProfileRoundStat uint32
@@ -222,28 +225,31 @@ type ProfileScratch struct {
 		_         [4]byte
 	}
 	Walker struct {
-		_          structs.HostLayout
-		Ip         uint64
-		Sp         uint64
-		Fp         uint64
-		Hash       uint64
-		MapStart   uint64
-		MapEnd     uint64
-		MapBias    uint64
-		Root       uint32
-		Levels     uint32
-		Base       uint32
-		State      uint32
-		Generation uint32
-		Tgid       uint32
-		ExecId     uint32
-		_          [4]byte
-		Start      uint64
-		Regs       [31]uint64
-		Exact      bool
-		_          [7]byte
-		WindowAt   uint64
-		Window     [32]uint64
+		_             structs.HostLayout
+		Ip            uint64
+		Sp            uint64
+		Fp            uint64
+		Hash          uint64
+		MapStart      uint64
+		MapEnd        uint64
+		MapBias       uint64
+		Root          uint32
+		Levels        uint32
+		Base          uint32
+		State         uint32
+		Generation    uint32
+		Tgid          uint32
+		ExecId        uint32
+		_             [4]byte
+		Start         uint64
+		Regs          [31]uint64
+		Exact         bool
+		CaptureSlot   uint8
+		CaptureDeref  uint8
+		CaptureMarked bool
+		Captured      uint32
+		WindowAt      uint64
+		Window        [32]uint64
 	}
 	Cache struct {
 		_     structs.HostLayout

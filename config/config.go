@@ -105,6 +105,7 @@ type Symbols struct {
 	MaxStacks      int   `yaml:"max_stacks"`       // distinct stacks of processes in a round
 	StackBytes     Bytes `yaml:"stack_bytes"`      // of their frames; the kernel holds two such rounds
 	UnwindBytes    Bytes `yaml:"unwind_bytes"`     // of unwind tables in the kernel, taken as needed
+	JITBytes       Bytes `yaml:"jit_bytes"`        // of the names of code that processes make
 	MaxProcesses   int   `yaml:"max_processes"`    // followed at once
 	MaxExcluded    int   `yaml:"max_excluded"`     // processes that the kernel knows to be no targets
 	SidebandBytes  Bytes `yaml:"sideband_bytes"`   // ring of mapping records of each CPU; a power of two

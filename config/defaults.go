@@ -44,6 +44,7 @@ func Default() *Config {
 			MaxStacks:      32768,
 			StackBytes:     8 << 20,
 			UnwindBytes:    128 << 20,
+			JITBytes:       64 << 20,
 			MaxProcesses:   16384,
 			MaxExcluded:    4096,
 			SidebandBytes:  128 << 10,

@@ -137,6 +137,7 @@ func (c *Config) checkSymbols(k *checker) {
 	between(k, "symbols.max_stacks", s.MaxStacks, 1024, 1<<20)
 	between(k, "symbols.stack_bytes", s.StackBytes, 1<<20, 1<<30)
 	between(k, "symbols.unwind_bytes", s.UnwindBytes, 1<<20, 4<<30)
+	between(k, "symbols.jit_bytes", s.JITBytes, 1<<20, 4<<30)
 	between(k, "symbols.max_processes", s.MaxProcesses, 64, 1<<20)
 	between(k, "symbols.max_excluded", s.MaxExcluded, 64, 1<<20)
 	between(k, "symbols.max_targets", s.MaxTargets, 1, 1<<20)

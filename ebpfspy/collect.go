@@ -2,6 +2,7 @@ package ebpfspy
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/internal/madecode"
 	"github.com/spanflame/spanflame/internal/stack"
 	"github.com/spanflame/spanflame/sd"
 	"github.com/spanflame/spanflame/symtab"
@@ -162,6 +164,8 @@ type subject struct {
 
 	samples, dropped uint64
 	ends             ends
+	made             *madeProgram
+	madeLooked       bool // whether made was asked for in this round
 }
 
 type subjectKey struct {
@@ -193,6 +197,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 	s.countOffCPU(raw, info)
 	info.Duration += raw.end.Sub(raw.start)
 
+	s.made.newRound(raw.number)
 	subjects := s.subjects(raw)
 	wakers := wakersOf(raw)
 	sample := Sample{Start: raw.start, End: raw.end}
@@ -282,6 +287,9 @@ var endNames = [bpf.ProfileStackEndSTACK_END_MAX]string{
 // interrupted is FRAME_INTERRUPTED of c/spanflame.h.
 const interrupted = uint64(1) << 63
 
+// hasWord is FRAME_WORD of c/spanflame.h: the next entry is a word of the frame.
+const hasWord = uint64(1) << 62
+
 // resolve turns addresses into locations. cut says that a caller's address lies in
 // no code: what looked like a chain of frame pointers was none.
 func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user, kernel []uint64) (_ []*stack.Location, cut bool) {
@@ -313,25 +321,44 @@ func (s *Session) resolveKernel(out []*stack.Location, kernel []uint64, inside m
 
 // resolveUser appends the locations of user addresses, and how the stack ends.
 func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user []uint64) (_ []*stack.Location, cut bool) {
-	for i, addr := range user {
+	for i := 0; i < len(user); i++ {
+		addr, first, word := user[i]&^hasWord, i == 0, uint64(0)
+		if user[i]&hasWord != 0 && i+1 < len(user) {
+			i++
+			word = user[i]
+		}
 		// The innermost address is exact also when the thread is in the kernel: it is
 		// that of the instruction after the system call. Looking it up as it is finds
 		// the function that made the call.
 		at := addr &^ interrupted
-		if i > 0 && at == addr {
+		if !first && at == addr {
 			at--
 		}
 		m, ambiguous := sub.maps.find(at, raw.number)
 		switch {
-		case m == nil && i > 0:
+		case m == nil && !first:
 			cut = true
 		case m == nil:
 			out = append(out, s.locs.noMapping)
 		case ambiguous:
 			out = append(out, s.locs.ambiguous)
 		case m.file == nil:
-			out = append(out, s.locs.anonymous)
+			loc := s.madeLocation(sub, madecode.Place{Addr: at, Word: word})
+			if loc == nil {
+				loc = s.locs.anonymous
+			}
+			out = append(out, loc)
 		default:
+			if word != 0 || isMade(m.file.path) {
+				p := madecode.Place{Addr: at, Word: word}
+				if !isMade(m.file.path) {
+					p.InFile, p.Offset = true, at-m.start+m.offset
+				}
+				if loc := s.madeLocation(sub, p); loc != nil {
+					out = append(out, loc)
+					continue
+				}
+			}
 			m.file.seen = raw.number
 			offset := at - m.start + m.offset
 			loc := m.file.locations[offset]
@@ -353,6 +380,38 @@ func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.Pro
 		out = append(out, s.locs.marker(endNames[end]))
 	}
 	return out, cut
+}
+
+// madeLocation returns the location of a place in code that a process made, nil if
+// nothing names it.
+func (s *Session) madeLocation(sub *subject, p madecode.Place) *stack.Location {
+	if !sub.madeLooked {
+		sub.madeLooked = true
+		sub.made = s.made.of(sub)
+	}
+	var loc *stack.Location
+	if sub.made != nil {
+		loc = s.made.location(sub.made, p)
+	}
+	switch {
+	case loc != nil:
+		s.metrics.madeFrames.WithLabelValues("named").Inc()
+	case !p.InFile:
+		s.metrics.madeFrames.WithLabelValues("unnamed").Inc()
+	}
+	return loc
+}
+
+// runs says whether a process runs a program still, or has ended since.
+func (s *Session) runs(mp *madeProgram) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return mp.proc.exited == 0 && mp.proc.current() == mp.img
+}
+
+// remembered says whether a round may have samples of a program. The caller holds mu.
+func (s *Session) remembered(mp *madeProgram) bool {
+	return s.table.byID[mp.id] == mp.proc && slices.Contains(mp.proc.images, mp.img)
 }
 
 // opener opens the file of a mapping: as the process has it mapped, as its path
@@ -528,6 +587,7 @@ func (s *Session) afterRound(info *RoundInfo, work []*rawRound) {
 	if len(work) > 0 {
 		s.table.expire(work[0].startMono, work[len(work)-1].endMono)
 	}
+	s.made.endRound(s.remembered)
 	s.last = *info
 	s.metrics.processes.Set(float64(len(s.table.byID)))
 	s.metrics.files.Set(float64(len(s.table.files)))

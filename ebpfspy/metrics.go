@@ -24,6 +24,11 @@ type metrics struct {
 	tablesEvicted     prometheus.Counter
 	tablesDenied      prometheus.Counter
 	tableErrors       prometheus.Counter
+	madePrograms      prometheus.Gauge
+	madeBytes         prometheus.Gauge
+	madeEvicted       prometheus.Counter
+	madeRefused       *prometheus.CounterVec
+	madeFrames        *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -67,6 +72,15 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: ns + "unwind_table_seconds", Help: "Time to make an unwind table and give it to the kernel.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
+		madePrograms: gauge("jit_programs", "Programs that are followed because they have code that they made themselves."),
+		madeBytes:    gauge("jit_bytes", "Memory of the names of code that programs made."),
+		madeEvicted:  counter("jit_evicted_total", "Programs whose names of code were forgotten because all together took too much memory."),
+		madeRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: ns + "jit_refused_total", Help: "Times that what names a program's code was not read, by reason: owner (a file of another user), not_regular (a link, a pipe, a device), unreadable, runtime (a virtual machine of an unknown version).",
+		}, []string{"reason"}),
+		madeFrames: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: ns + "jit_frames_total", Help: "Frames of stacks in code that programs made, by result: named, unnamed.",
+		}, []string{"result"}),
 		mapBytes: gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
 	}
 	if reg == nil {
@@ -76,6 +90,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		m.lostRecords, m.lostProcessEvents, m.repairs, m.mismatches, m.roundSeconds, m.roundStacks,
 		m.stackEnds, m.executableEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
 		m.offCPU, m.tables, m.tableBytes, m.tableRows, m.tableSeconds, m.tablesEvicted, m.tablesDenied, m.tableErrors,
+		m.madePrograms, m.madeBytes, m.madeEvicted, m.madeRefused, m.madeFrames,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err

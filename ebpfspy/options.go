@@ -40,6 +40,8 @@ type Options struct {
 
 	TableBytes int64 // memory of unwind tables in the kernel; 0: DefaultTableBytes
 
+	JITBytes int64 // memory of the names of code that processes make; 0: DefaultJITBytes
+
 	MaxProcesses   int // followed at once; 0: DefaultMaxProcesses
 	MaxExcluded    int // processes that the kernel knows to be no targets; 0: DefaultMaxExcluded
 	SidebandBytes  int // ring of mapping records, a CPU; 0: DefaultSidebandBytes
@@ -55,6 +57,7 @@ const (
 	DefaultMaxStacks      = 32768
 	DefaultArenaBytes     = 8 << 20
 	DefaultTableBytes     = 128 << 20
+	DefaultJITBytes       = 64 << 20
 	PreloadWait           = 3 * time.Second
 	DefaultMaxProcesses   = 16384
 	DefaultMaxExcluded    = 4096
@@ -84,6 +87,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.TableBytes < 1<<20 || o.TableBytes > 4<<30 {
 		return o, fmt.Errorf("table bytes is %d, want 1 MiB to 4 GiB", o.TableBytes)
+	}
+	if o.JITBytes == 0 {
+		o.JITBytes = DefaultJITBytes
+	}
+	if o.JITBytes < 1<<20 || o.JITBytes > 4<<30 {
+		return o, fmt.Errorf("JIT bytes is %d, want 1 MiB to 4 GiB", o.JITBytes)
 	}
 	if o.Unknown == "" {
 		o.Unknown = UnknownModule

@@ -50,6 +50,7 @@ type Session struct {
 	// kernelGeneration is that of the names in locs.
 	kernelGeneration uint64
 	locs             *locations
+	made             *madeCode
 	round            uint64
 	started          time.Time // of the current round
 	startNS          uint64
@@ -84,11 +85,14 @@ func NewSession(logger log.Logger, reg prometheus.Registerer, account *ledger.Ac
 	if err != nil {
 		return nil, fmt.Errorf("register the session's metrics: %w", err)
 	}
-	return &Session{
+	s := &Session{
 		logger: logger, finder: finder, account: account, metrics: m, procfs: opts.ProcFS, opts: opts,
 		symbols: symtab.NewCache(logger, reg, opts.Symbols),
 		table:   newTable(opts.MaxProcesses), executables: map[string]bool{},
-	}, nil
+	}
+	s.made = newMadeCode(logger, m, opts.ProcFS, opts.JITBytes)
+	s.made.alive = s.runs
+	return s, nil
 }
 
 // Start loads and attaches the kernel programs, reads /proc and begins to sample.
@@ -139,6 +143,7 @@ func (s *Session) Start() (err error) {
 	s.cancel = cancel
 	s.wg.Add(1)
 	go s.pumpLoop(ctx)
+	s.wg.Go(func() { s.made.watch(ctx) })
 	s.running = true
 	s.updateMapBytes()
 	return nil
@@ -236,6 +241,7 @@ func (s *Session) shut() error {
 	}
 	s.pending = nil
 	s.pumpMu.Unlock()
+	s.made.close()
 	s.count = counter{} // it holds on to the kernel side
 	s.mu.Lock()
 	for _, f := range s.table.files {
@@ -267,6 +273,8 @@ func (s *Session) Update(opts Options) error {
 	s.symbols.SetOptions(opts.Symbols)
 	if s.running {
 		s.locs.reset()
+		s.made.forgetLocations()
+		s.made.setMax(opts.JITBytes)
 		s.locs.style = opts.Unknown
 	}
 	s.mu.Lock()

@@ -77,6 +77,7 @@ func (s *Session) tellKernel(now uint64) {
 		if err := u.push(id, n.execID, n.maps, s.originOf(id.pid)); err != nil {
 			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", id.pid, "err", err)
 		}
+		s.made.note(n.proc, n.img, n.maps)
 	}
 	for _, p := range sampled {
 		u.anticipate(p.maps, p.address, s.originOf(p.pid))
@@ -218,6 +219,7 @@ func (s *Session) preload() {
 		if err := s.kern.unwinder.push(id, anyExec, sub.maps, s.originOf(id.pid)); err != nil {
 			level.Debug(s.logger).Log("msg", "the stacks of a process will be cut", "pid", id.pid, "err", err)
 		}
+		s.made.note(sub.proc, sub.img, sub.maps)
 	}
 	s.kern.unwinder.preload(PreloadWait)
 }

@@ -261,6 +261,11 @@ func (u *unwinder) newSpace(maps *mappings, from func(*mapping) origin) (*space,
 	for i := range s.value.First {
 		s.value.First[i] = noAddress
 	}
+	capture := captureOf(list)
+	s.value.CaptureSlot, s.value.CaptureDeref, s.value.CaptureMarked = capture.Slot, capture.Deref, 0
+	if capture.Marked {
+		s.value.CaptureMarked = 1
+	}
 	seen := map[*unwindFile]bool{}
 	var node bpf.ProfileSpaceNode
 	for i, id := range ids {
@@ -678,7 +683,11 @@ func (u *unwinder) load(f *unwindFile, max int64) int {
 			u.metrics.tableErrors.Inc()
 		}
 		f.stamp = m.stamp
-		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(bpf.ProfileUnwindFileStateFILE_NO_TABLE)})
+		state := bpf.ProfileUnwindFileStateFILE_NO_TABLE
+		if m.made {
+			state = bpf.ProfileUnwindFileStateFILE_CHAIN
+		}
+		u.setFile(f, &bpf.ProfileUnwindFile{State: uint32(state)})
 	default:
 		u.nodes.give(f.tree.nodes)
 		u.tableGen++
@@ -698,6 +707,7 @@ type made struct {
 	readable bool  // now
 	broken   bool  // no ELF file that can be read
 	large    bool  // to be read apart
+	made     bool  // code that a process made, in memory that has a name
 	err      error // what is missing of the rows
 }
 
@@ -716,6 +726,9 @@ func (u *unwinder) read(f *unwindFile, from origin, max int64) (m made) {
 		m.err = err
 		m.broken = errors.Is(err, elffile.ErrNotELF) || errors.Is(err, elffile.ErrUnsupported) || errors.Is(err, elffile.ErrCorrupt)
 		m.readable = m.broken
+		if isMade(f.path) {
+			m.made, m.readable, m.broken = true, true, false
+		}
 		return m
 	}
 	m.readable = true

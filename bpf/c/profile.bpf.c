@@ -131,6 +131,7 @@ struct {
 } lost_process_events SEC(".maps");
 
 #include "unwind.h"
+#include "madecode.h"
 
 struct scratch {
 	struct sample_key key;
@@ -166,6 +167,20 @@ static __always_inline u64 *frame_at(struct scratch *s, u32 n)
 	return &s->words[n & (MAX_USER_FRAMES - 1)];
 }
 
+/* Keeps the word of the frame that is at n - 1, if it has one, as n. */
+static __always_inline void capture(struct scratch *s, struct walker *w, u32 n)
+{
+	u64 word, frame;
+
+	if (!read_frame_word(w, &word))
+		return;
+	frame = *frame_at(s, n - 1) | FRAME_WORD;
+	*frame_at(s, n - 1) = frame;
+	*frame_at(s, n) = word;
+	w->hash = hash_step(hash_step(w->hash, frame), word);
+	w->captured++;
+}
+
 /* Finds the caller of frame n - 1 of the walker, and keeps it as frame n. 0, or how
  * the stack ends. A global function, so that the verifier looks at it once and not
  * once for every frame (5.6; with scalar arguments only before 5.13). */
@@ -176,11 +191,17 @@ __noinline int unwind_frame(u32 n)
 	struct unwind_rule *rule;
 	struct walker *w;
 	u64 at, word;
+	bool innermost = n == 1;
+	u32 before;
 	int end;
 
-	if (!s || !n || n >= MAX_USER_FRAMES)
+	if (!s || !n)
 		return STACK_TOO_DEEP;
 	w = &s->walker;
+	before = w->captured;
+	n += before;
+	if (n >= MAX_USER_FRAMES - 1)
+		return STACK_TOO_DEEP;
 	at = w->exact ? w->ip : w->ip - 1;
 	if (at < w->map_start || at >= w->map_end) {
 		end = find_mapping(w, at);
@@ -198,9 +219,16 @@ __noinline int unwind_frame(u32 n)
 			*frame_at(s, n - 1) = word;
 			w->hash = hash_step(w->hash, word);
 		}
-		end = step_by_rule(w, rule, n == 1);
+		if (rule->cfa == CFA_CHAIN && w->capture_slot) {
+			capture(s, w, n);
+			end = step_by_chain(w, false);
+		} else {
+			end = step_by_rule(w, rule, innermost);
+		}
 		w->exact = rule->signal;
 	} else if (w->state == FILE_CHAIN) {
+		if (w->capture_slot)
+			capture(s, w, n);
 		end = step_by_chain(w, false);
 		w->exact = false;
 	} else {
@@ -212,6 +240,7 @@ __noinline int unwind_frame(u32 n)
 	if (!w->ip)
 		return STACK_WHOLE;
 	word = w->exact ? w->ip | FRAME_INTERRUPTED : w->ip;
+	n = w->captured > before ? n + 1 : n;
 	*frame_at(s, n) = word;
 	w->hash = hash_step(w->hash, word);
 	return 0;
@@ -241,6 +270,7 @@ static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bo
 	w->start = s->key.start / NS_PER_TICK;
 	w->map_end = 0;
 	w->window_at = 0;
+	w->captured = 0;
 	w->exact = true;
 	end = STACK_TOO_DEEP;
 	for (n = 1; n < MAX_USER_FRAMES; n++) {
@@ -251,7 +281,8 @@ static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bo
 			break;
 		}
 	}
-	s->key.user_len = n;
+	n += w->captured;
+	s->key.user_len = n < MAX_USER_FRAMES ? n : MAX_USER_FRAMES;
 	s->key.user_end = end;
 	s->key.user_hash = w->hash ? w->hash : 1;
 }

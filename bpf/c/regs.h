@@ -23,6 +23,9 @@ struct walker {
 	u64 start; /* of the process, in ticks */
 	u64 regs[DWARF_REGS]; /* of the innermost frame */
 	bool exact; /* ip is that of the next instruction, not one to return to */
+	u8 capture_slot, capture_deref; /* as in the process's space */
+	bool capture_marked;
+	u32 captured; /* words that were kept beside the frames */
 	u64 window_at; /* address of the window, a multiple of 8; 0: there is none */
 	u64 window[WINDOW_WORDS]; /* of the stack: each read is a call */
 };

@@ -178,7 +178,12 @@ struct process_space {
 	u64 start;      /* of the process, in ticks */
 	u64 generation; /* 0: asked for, not loaded */
 	u32 exec_id;
-	u32 pad;
+	/* Of frames in code that the process makes: the word at fp - 8 * capture_slot, or what it
+	 * points to, + capture_deref bytes, if that is not 0. No slot: nothing. */
+	u8 capture_slot;
+	u8 capture_deref;
+	u8 capture_marked; /* only of frames with a pointer + 1 at fp - 8 */
+	u8 pad;
 	u32 node[SPACE_NODES];
 	u64 first[SPACE_NODES]; /* address in each node; NO_ADDRESS for what is left over */
 };
@@ -242,6 +247,8 @@ struct unwind_rule {
 /* Set in a user frame whose address is that of the next instruction, though it is not
  * the innermost one: a signal came in between, or it is returned to but called nobody. */
 #define FRAME_INTERRUPTED (1ULL << 63)
+/* Set in a user frame that a word of it follows, which is no frame. */
+#define FRAME_WORD (1ULL << 62)
 
 /* Chances are numbers of 24 bits. */
 #define CHANCE_ONE (1U << 24)

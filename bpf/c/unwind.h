@@ -138,6 +138,9 @@ static __always_inline int find_mapping(struct walker *w, u64 at)
 	}
 	if (f->state == FILE_UNLOADED || f->state == FILE_ASKED)
 		return STACK_NOT_LOADED;
+	w->capture_slot = p->capture_slot;
+	w->capture_deref = p->capture_deref;
+	w->capture_marked = p->capture_marked;
 	w->state = f->state;
 	w->root = f->root;
 	w->levels = f->levels;

@@ -211,3 +211,10 @@ func IsWhole(frames []string) bool {
 	name, _, _ := strings.Cut(frames[len(frames)-1], "@")
 	return slices.Contains(RootFrames, name)
 }
+
+// Any matches samples that one of ms matches.
+func Any(ms ...Match) Match {
+	return func(s *pprof.Sample) bool {
+		return slices.ContainsFunc(ms, func(m Match) bool { return m(s) })
+	}
+}
