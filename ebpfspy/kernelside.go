@@ -75,6 +75,7 @@ type kernelSide struct {
 	sideband map[int]*perfevent.Sideband
 	ring     *ringbuf.Reader
 	unwinder *unwinder
+	runtimes *runtimes
 	// excludedEpoch is that of the kernel's; pumpMu guards it.
 	excludedEpoch uint32
 	chunks        int // a round
@@ -169,6 +170,14 @@ func (k *kernelSide) load() error {
 	spec.Maps[bpf.ProfileMapExcluded].MaxEntries = uint32(k.opts.MaxExcluded)
 	spec.Maps[bpf.ProfileMapProcessEvents].MaxEntries = uint32(k.opts.EventRingBytes)
 	spec.Maps[bpf.ProfileMapProcesses].MaxEntries = uint32(max(k.opts.MaxProcesses/2, 64))
+	spec.Maps[bpf.ProfileMapPythonProcesses].MaxEntries = 64
+	spec.Maps[bpf.ProfileMapPythonThreads].MaxEntries = 64
+	spec.Maps[bpf.ProfileMapPythonCodes].MaxEntries = 64
+	if !k.opts.Python.Disabled {
+		spec.Maps[bpf.ProfileMapPythonProcesses].MaxEntries = uint32(max(k.opts.MaxProcesses/2, 64))
+		spec.Maps[bpf.ProfileMapPythonThreads].MaxEntries = uint32(k.opts.Python.MaxThreads)
+		spec.Maps[bpf.ProfileMapPythonCodes].MaxEntries = uint32(k.opts.Python.MaxFunctions)
+	}
 	segments := spec.Maps[bpf.ProfileMapSegments]
 	segments.MaxEntries = uint32(max(k.opts.TableBytes/(int64(segments.InnerMap.MaxEntries)*nodeBytes), 1))
 
@@ -212,7 +221,8 @@ func (k *kernelSide) load() error {
 			return err
 		}
 	}
-	k.unwinder, err = newUnwinder(k.logger, k.metrics, &k.objs, segments.InnerMap, segments.MaxEntries)
+	k.runtimes = newRuntimes(k.logger, k.metrics, &k.objs, k.opts.Python.Disabled)
+	k.unwinder, err = newUnwinder(k.logger, k.metrics, &k.objs, k.runtimes, segments.InnerMap, segments.MaxEntries)
 	return err
 }
 

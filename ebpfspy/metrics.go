@@ -24,6 +24,8 @@ type metrics struct {
 	tablesEvicted     prometheus.Counter
 	tablesDenied      prometheus.Counter
 	tableErrors       prometheus.Counter
+	pythonFunctions   prometheus.Gauge
+	pythonFull        prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -67,7 +69,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: ns + "unwind_table_seconds", Help: "Time to make an unwind table and give it to the kernel.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
-		mapBytes: gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
+		pythonFunctions: gauge("python_functions", "Python functions whose names are kept."),
+		pythonFull:      counter("python_functions_full_total", "Frames of Python functions whose names the kernel had no room for."),
+		mapBytes:        gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
 	}
 	if reg == nil {
 		return m, nil
@@ -76,6 +80,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		m.lostRecords, m.lostProcessEvents, m.repairs, m.mismatches, m.roundSeconds, m.roundStacks,
 		m.stackEnds, m.executableEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
 		m.offCPU, m.tables, m.tableBytes, m.tableRows, m.tableSeconds, m.tablesEvicted, m.tablesDenied, m.tableErrors,
+		m.pythonFunctions, m.pythonFull,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/internal/stack"
 	"github.com/spanflame/spanflame/sd"
 	"github.com/spanflame/spanflame/symtab"
 )
@@ -56,6 +57,10 @@ type Session struct {
 	cancel           context.CancelFunc
 	wg               sync.WaitGroup
 	waiter           *waiter
+	// Of the stack that is being resolved.
+	kinds  []frameKind
+	python []pythonLoc
+	native []*stack.Location
 
 	// pumpMu guards the kernel side's rings and events; it is taken before mu.
 	pumpMu     sync.Mutex
@@ -371,7 +376,7 @@ func (s *Session) updateMapBytes() {
 		}
 	}
 	o := s.kern.objs
-	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, o.Threads, o.Sites, o.Rates, o.Followed, o.ExcludedLately, s.kern.inner[0], s.kern.inner[1]} {
+	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, o.Threads, o.Sites, o.Rates, o.Followed, o.ExcludedLately, o.PythonCodes, o.PythonLayouts, o.PythonProcesses, o.PythonThreads, s.kern.inner[0], s.kern.inner[1]} {
 		add(m)
 	}
 	s.metrics.mapBytes.Set(float64(n) + float64(s.kern.unwinder.memory()))

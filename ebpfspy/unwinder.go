@@ -65,6 +65,8 @@ type unwinder struct {
 
 	nodes *nodes
 
+	runtimes *runtimes // nil: none are looked for
+
 	rulesMu  sync.Mutex
 	rules    map[bpf.ProfileUnwindRule]uint16
 	maxRules int
@@ -103,6 +105,8 @@ type unwindFile struct {
 	from   origin
 	queued bool
 	denied bool // there was no room, or the file could not be read
+	// runtime is the interpreter in it, nil if there is none, or the file was not read yet.
+	runtime interpreter
 }
 
 // origin is where a file and its separate debug file can be had.
@@ -127,6 +131,7 @@ type space struct {
 	generation uint64
 	nodes      []uint32
 	files      []*unwindFile
+	bias       []uint64 // of each file: address less offset where it is first mapped
 	processes  int
 	value      bpf.ProfileProcessSpace // but for the process
 }
@@ -137,9 +142,9 @@ type pushed struct {
 	execID uint32
 }
 
-func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner *ebpf.MapSpec, maxSegments uint32) (*unwinder, error) {
+func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, runtimes *runtimes, inner *ebpf.MapSpec, maxSegments uint32) (*unwinder, error) {
 	u := &unwinder{
-		logger: logger, metrics: m, objs: objs,
+		logger: logger, metrics: m, objs: objs, runtimes: runtimes,
 		nodes:    newNodes(objs.Segments, inner, maxSegments),
 		rules:    map[bpf.ProfileUnwindRule]uint16{},
 		maxRules: int(objs.Rules.MaxEntries()), maxFiles: int(objs.Files.MaxEntries()),
@@ -205,6 +210,7 @@ func (u *unwinder) push(id identity, execID uint32, maps *mappings, from func(*m
 	}
 	old := u.pushed[id]
 	if old != nil && old.space.of == maps && old.space.version == maps.version && old.execID == execID {
+		u.tellRuntimes(id, old)
 		return u.putProcess(id, old) // the kernel may have lost it at an exec
 	}
 	s := u.spaces[maps]
@@ -215,6 +221,7 @@ func (u *unwinder) push(id identity, execID uint32, maps *mappings, from func(*m
 		}
 	}
 	p := &pushed{space: s, execID: execID}
+	u.tellRuntimes(id, p)
 	if err := u.putProcess(id, p); err != nil {
 		u.dropUnused(s)
 		return err
@@ -225,6 +232,18 @@ func (u *unwinder) push(id identity, execID uint32, maps *mappings, from func(*m
 		u.release(old.space)
 	}
 	return nil
+}
+
+// tellRuntimes lets the kernel read the frames of the interpreters that a process runs.
+func (u *unwinder) tellRuntimes(id identity, p *pushed) {
+	for i, f := range p.space.files {
+		if f.runtime == nil {
+			continue
+		}
+		if err := f.runtime.tell(id, p.execID, p.space.bias[i]); err != nil {
+			level.Debug(u.logger).Log("msg", "the functions of an interpreter cannot be read", "pid", id.pid, "path", f.path, "err", err)
+		}
+	}
 }
 
 func (u *unwinder) putProcess(id identity, p *pushed) error {
@@ -281,6 +300,7 @@ func (u *unwinder) newSpace(maps *mappings, from func(*mapping) origin) (*space,
 					seen[f] = true
 					f.spaces++
 					s.files = append(s.files, f)
+					s.bias = append(s.bias, m.start-m.offset)
 				}
 				slot = f.slot
 			}
@@ -348,6 +368,11 @@ func (u *unwinder) forget(id identity) {
 	}
 	if p := u.pushed[id]; p != nil {
 		delete(u.pushed, id)
+		for _, f := range p.space.files {
+			if f.runtime != nil {
+				f.runtime.forget(id)
+			}
+		}
 		u.release(p.space)
 	}
 }
@@ -395,7 +420,7 @@ func (f *unwindFile) same() bool {
 func (u *unwinder) forgetTable(f *unwindFile) {
 	u.setFile(f, &bpf.ProfileUnwindFile{})
 	u.nodes.give(f.tree.nodes)
-	f.tree, f.denied = tree{}, false
+	f.tree, f.denied, f.runtime = tree{}, false, nil
 }
 
 // unload forgets a file's table, and the file if nobody maps it.
@@ -663,6 +688,13 @@ func (u *unwinder) load(f *unwindFile, max int64) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	f.queued = false
+	if f.runtime = m.runtime; f.runtime != nil && !u.closed {
+		for id, p := range u.pushed {
+			if slices.Contains(p.space.files, f) {
+				u.tellRuntimes(id, p)
+			}
+		}
+	}
 	switch {
 	case u.closed:
 	case !m.readable:
@@ -699,6 +731,7 @@ type made struct {
 	broken   bool  // no ELF file that can be read
 	large    bool  // to be read apart
 	err      error // what is missing of the rows
+	runtime  interpreter
 }
 
 // read makes the rows of a file. It takes up to seconds.
@@ -719,6 +752,7 @@ func (u *unwinder) read(f *unwindFile, from origin, max int64) (m made) {
 		return m
 	}
 	m.readable = true
+	m.runtime = u.runtimes.detect(f.id, f.path, ef)
 	golang := isGo(ef)
 	opts := unwind.Options{MaxSection: maxTableSection, MaxRows: maxTableRows, SkipDebugFrame: golang}
 	table := readFrames(ef, from, opts, max < maxTableFile, &m)

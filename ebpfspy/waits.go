@@ -70,18 +70,18 @@ const maxWakerFrames = 127
 // thread: who was interrupted has nothing to do with it.
 func (s *Session) withWaker(sleeper []*stack.Location, raw *rawRound, i int, subjects map[subjectKey]*subject) []*stack.Location {
 	key := &raw.keys[i]
-	user, kernel, ok := raw.frames(i)
+	st, ok := raw.frames(i)
 	if !ok {
 		return sleeper
 	}
 	name := commString(key.Comm)
-	in := s.resolveKernel(nil, kernel, waking)
+	in := s.resolveKernel(nil, st.kernel, waking)
 	interrupted := slices.IndexFunc(in, isInterrupt)
 	switch sub := subjects[subjectOf(key)]; {
 	case interrupted >= 0:
 		in, name = in[:interrupted+1], "[interrupt]"
 	case sub != nil && sub.maps != nil:
-		in, _ = s.resolveUser(in, raw, key, sub, user)
+		in, _ = s.resolveUser(in, raw, key, sub, st)
 	}
 	in = in[:min(len(in), maxWakerFrames)]
 	slices.Reverse(in)

@@ -25,6 +25,8 @@ struct walker {
 	bool exact; /* ip is that of the next instruction, not one to return to */
 	u64 window_at; /* address of the window, a multiple of 8; 0: there is none */
 	u64 window[WINDOW_WORDS]; /* of the stack: each read is a call */
+	u64 text, text_bytes; /* code of an interpreter; 0 bytes: there is none */
+	bool interpreted; /* a frame was in it */
 };
 
 enum cpu_mode {
