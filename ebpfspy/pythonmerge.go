@@ -120,26 +120,22 @@ func mergePython(out, native []*stack.Location, kinds []frameKind, frames []pyth
 // appendRoot appends the frames beyond the outermost Python one: of a program that has
 // Python built in. Of Python's own program there are none but those that all have.
 func appendRoot(out, native []*stack.Location, kinds []frameKind) []*stack.Location {
-	last, program, other := -1, 0, 0
-	for i, k := range kinds {
-		if k == frameInterpreter {
-			last, program, other = i, 0, 0
-			continue
-		}
+	program, others := 0, false
+	for _, k := range kinds {
 		switch k {
 		case frameProgram:
 			program++
-		case frameSystem:
-		default:
-			other++
+		case frameOther:
+			others = true
 		}
 	}
-	usual := program <= 2 && other == 0 // main and _start
+	if program <= 2 && !others { // main and _start
+		return out
+	}
 	for i, loc := range native {
-		if kinds[i] == frameInterpreter || usual && i > last {
-			continue
+		if kinds[i] != frameInterpreter {
+			out = append(out, loc)
 		}
-		out = append(out, loc)
 	}
 	return out
 }
