@@ -140,6 +140,7 @@ const (
 	ProfileProcessEventKindPROCESS_EXIT ProfileProcessEventKind = 3
 	ProfileProcessEventKindASK_PROCESS  ProfileProcessEventKind = 4
 	ProfileProcessEventKindASK_FILE     ProfileProcessEventKind = 5
+	ProfileProcessEventKindASK_CODE     ProfileProcessEventKind = 6
 )
 
 type ProfileProcessSpace struct {

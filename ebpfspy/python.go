@@ -2,16 +2,15 @@ package ebpfspy
 
 import (
 	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
-	"unsafe"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 	"golang.org/x/sys/unix"
-
-	"debug/elf"
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/elffile"
@@ -35,12 +34,14 @@ type runtimes struct {
 	warned   map[string]bool
 	told     map[identity]toldPython
 	have     bool
+	// early are functions that were read when they were seen for the first time.
+	early  map[uint64]*pythonCode
+	tables int // bytes of line tables
 
 	// The rest is only used by the round that runs.
 	codes    map[uint64]*pythonCode
 	maxCodes int
 	epoch    uint64
-	tables   int // bytes of line tables
 }
 
 type toldPython struct {
@@ -53,6 +54,7 @@ func newRuntimes(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, disabl
 		logger: logger, metrics: m, objs: objs, disabled: disabled,
 		pythons: map[symtab.FileID]*pythonFile{}, layouts: map[bpf.ProfilePythonLayout]uint32{},
 		warned: map[string]bool{}, told: map[identity]toldPython{},
+		early: map[uint64]*pythonCode{},
 		codes: map[uint64]*pythonCode{}, maxCodes: int(objs.PythonCodes.MaxEntries()), epoch: 1,
 	}
 }
@@ -276,10 +278,45 @@ const (
 	maxPythonPlace = 4096     // instructions of one function that are remembered
 )
 
+// maxEarly bounds the functions that are read at once when they are new; what is left out
+// is read at the end of the round.
+const maxEarly = 512
+
+// readSoon reads functions that are new while their processes live, and the memory has not
+// been given to others: that of a module's code is free as soon as the module is there.
+func (r *runtimes) readSoon(ids []uint64, alive func(identity) bool) {
+	for _, id := range ids[:min(len(ids), maxEarly)] {
+		r.mu.Lock()
+		room := len(r.early) < r.maxCodes
+		r.mu.Unlock()
+		if !room {
+			return
+		}
+		if c := r.read(id, alive); c != nil {
+			r.mu.Lock()
+			r.early[id] = c
+			r.mu.Unlock()
+		}
+	}
+}
+
 // learn reads what a round's Python functions are called, those that are new. The processes
 // may be gone; what the kernel has kept of them is enough, but for the lines. alive says
 // whether one is known to live.
 func (r *runtimes) learn(raw *rawRound, alive func(identity) bool) {
+	r.mu.Lock()
+	early := r.early
+	r.early = map[uint64]*pythonCode{}
+	r.mu.Unlock()
+	defer func() {
+		// Those that are not in this round are in the next one, or of no target.
+		for id, c := range early {
+			if r.codes[id] == nil {
+				c.seen = raw.number
+				r.codes[id] = c
+			}
+		}
+	}()
 	for i := range raw.keys {
 		if raw.keys[i].PythonLen == 0 {
 			continue
@@ -292,8 +329,10 @@ func (r *runtimes) learn(raw *rawRound, alive func(identity) bool) {
 			id := st.python[j]
 			c := r.codes[id]
 			if c == nil {
-				if c = r.read(id, alive); c == nil {
-					continue
+				if c = early[id]; c == nil {
+					if c = r.read(id, alive); c == nil {
+						continue
+					}
 				}
 				r.codes[id] = c
 			}
@@ -327,7 +366,7 @@ func (r *runtimes) read(id uint64, alive func(identity) bool) *pythonCode {
 	c.file = python.Text(v.FileText[:keptFile], int(v.FileKind))
 	cutName, cutFile := v.NameSize > kept, v.FileSize > keptFile
 	if alive(identityOf(v.Tgid, v.Start*nsPerTick)) {
-		if m, err := readCode(v.Tgid, v.Code, &rt.Offsets); err == nil && m.name == v.Name && m.lines == v.Lines {
+		if m, err := readCode(v.Tgid, v.Code, &rt.Offsets); err == nil && m.name == v.Name && m.lines == v.Lines && inUse(v.Tgid, v.Code, &rt.Offsets) {
 			c.table = r.readTable(v.Tgid, m.lines, &rt.Offsets)
 			if cutName {
 				if s := readString(v.Tgid, m.name, v.NameSize, int(v.NameKind), v.NameText[:kept], &rt.Offsets); s != "" {
@@ -367,9 +406,25 @@ func readCode(pid uint32, at uint64, o *python.Offsets) (codeObject, error) {
 		if err := readMemory(pid, at+uint64(f.offset), b[:]); err != nil {
 			return c, err
 		}
-		*f.to = *(*uint64)(unsafe.Pointer(&b))
+		*f.to = binary.LittleEndian.Uint64(b[:])
 	}
 	return c, nil
+}
+
+// inUse says whether an object has not been given back, as far as one can see: where its
+// count of references was, CPython's memory pools and the C library then have a pointer.
+func inUse(pid uint32, at uint64, o *python.Offsets) bool {
+	if o.BytesLength != 16 {
+		return true // objects begin otherwise: built without the lock
+	}
+	var b [8]byte
+	if readMemory(pid, at, b[:]) != nil {
+		return false
+	}
+	// From 3.14 on there are flags in the upper 16 bits; objects that live for ever have large
+	// counts from 3.12 on.
+	count, high := binary.LittleEndian.Uint32(b[:]), binary.LittleEndian.Uint16(b[4:])
+	return high == 0 && count != 0 && (count < 1<<22 || count >= 0x3fffffff)
 }
 
 // readTable reads the line table of a function; nil if it cannot.
@@ -378,15 +433,20 @@ func (r *runtimes) readTable(pid uint32, at uint64, o *python.Offsets) []byte {
 	if readMemory(pid, at+uint64(o.BytesLength), b[:]) != nil {
 		return nil
 	}
-	n := *(*uint64)(unsafe.Pointer(&b))
-	if n > maxLineTable || r.tables+int(n) > maxLineTables {
+	n := binary.LittleEndian.Uint64(b[:])
+	r.mu.Lock()
+	room := n <= maxLineTable && r.tables+int(n) <= maxLineTables
+	r.mu.Unlock()
+	if !room {
 		return nil
 	}
 	table := make([]byte, n)
-	if readMemory(pid, at+uint64(o.BytesData), table) != nil {
+	if readMemory(pid, at+uint64(o.BytesData), table) != nil || !inUse(pid, at, o) {
 		return nil
 	}
+	r.mu.Lock()
 	r.tables += len(table)
+	r.mu.Unlock()
 	return table
 }
 
@@ -449,7 +509,9 @@ func (r *runtimes) expire(round uint64) {
 	for id, c := range r.codes {
 		switch {
 		case c.dropped && c.seen+kept+2 < round:
+			r.mu.Lock()
 			r.tables -= len(c.table)
+			r.mu.Unlock()
 			delete(r.codes, id)
 		case !c.dropped && c.seen+kept < round:
 			_ = r.objs.PythonCodes.Delete(id) // only the agent deletes

@@ -67,6 +67,7 @@ type Session struct {
 	kern       *kernelSide
 	pending    []timed
 	asks       []bpf.ProfileProcessEvent // of the kernel, for mappings and tables
+	newCodes   []uint64                  // Python functions that the kernel has seen for the first time
 	declined   map[uint32]struct{}       // PIDs that were asked for and are no targets
 	lostEvents uint64
 	lost       atomic.Bool

@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spanflame/spanflame/internal/elffile"
 )
@@ -201,7 +202,8 @@ func contains(f *elffile.File, s *elffile.Section, what string) (bool, error) {
 func evalRanges(f *elffile.File, found map[string]elffile.Symbol) []Range {
 	var out []Range
 	if s, ok := found[evalName]; ok && s.Size > 0 {
-		out = append(out, Range{s.Value, s.Value + elffile.VirtAddr(s.Size)})
+		hot := Range{s.Value, s.Value + elffile.VirtAddr(s.Size)}
+		out = append(append(out, hot), coldParts(f, hot)...)
 	}
 	table := f.SectionOfType(elf.SHT_SYMTAB)
 	if table == nil || !table.HasData() || table.Len > maxSymbols {
@@ -228,8 +230,9 @@ func evalRanges(f *elffile.File, found map[string]elffile.Symbol) []Range {
 		i += len(evalName)
 	}
 	_ = f.EachSymbol(table, nil, func(s elffile.Symbol) error {
-		if at[s.Name] && s.Size > 0 && s.Type() == elf.STT_FUNC && len(out) < 16 {
-			out = append(out, Range{s.Value, s.Value + elffile.VirtAddr(s.Size)})
+		r := Range{s.Value, s.Value + elffile.VirtAddr(s.Size)}
+		if at[s.Name] && s.Size > 0 && s.Type() == elf.STT_FUNC && len(out) < 16 && !slices.Contains(out, r) {
+			out = append(out, r)
 		}
 		return nil
 	})

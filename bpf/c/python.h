@@ -73,6 +73,15 @@ static __always_inline u32 small_field_of(u64 *words, u32 offset)
 	return field_of(words, offset) >> (8 * (offset & 7));
 }
 
+/* A length of at most 255 as the verifier of 5.10 believes it where it is used. Behind what
+ * is read there is always so much more of the scratch memory. */
+#define BELIEVED(n)                                        \
+	({                                                 \
+		u64 _n = (n);                              \
+		asm volatile("%0 &= 255" : "+r"(_n));      \
+		(u32)_n;                                   \
+	})
+
 /* Prepares the walker for a thread of a process that runs CPython. */
 static __always_inline void python_begin(struct scratch *s)
 {
@@ -232,8 +241,7 @@ __noinline int python_name(void)
 	n = c->name_size;
 	if (n > PYTHON_NAME_BYTES)
 		n = PYTHON_NAME_BYTES;
-	asm volatile("" : "+r"(n));
-	if (n > PYTHON_NAME_BYTES || bpf_probe_read_user(c->name_text, n, (void *)text))
+	if (bpf_probe_read_user(c->name_text, BELIEVED(n), (void *)text))
 		return 1;
 
 	c->file_size = python_string(o, field_of(p->code, o->code_file), &text, &kind);
@@ -243,11 +251,11 @@ __noinline int python_name(void)
 		text += n - PYTHON_FILE_BYTES; /* a multiple of 4 less than a multiple of the kind */
 		n = PYTHON_FILE_BYTES;
 	}
-	asm volatile("" : "+r"(n));
-	if (n > PYTHON_FILE_BYTES || bpf_probe_read_user(c->file_text, n, (void *)text))
+	if (bpf_probe_read_user(c->file_text, BELIEVED(n), (void *)text))
 		return 1;
 	if (bpf_map_update_elem(&python_codes, &id, c, BPF_ANY))
 		return 2;
+	ask(ASK_CODE, &s->walker, 0, id);
 	return 0;
 }
 
@@ -285,7 +293,7 @@ __noinline int python_frame(void)
 	size = o->frame_bytes;
 	if (size > sizeof(p->words))
 		return STACK_BAD_MEMORY;
-	if (bpf_probe_read_user(p->words, size, (void *)p->frame))
+	if (bpf_probe_read_user(p->words, BELIEVED(size), (void *)p->frame))
 		return STACK_BAD_MEMORY;
 	back = field_of(p->words, o->frame_back);
 	n = read_back(p->len);
@@ -307,7 +315,7 @@ __noinline int python_frame(void)
 	size = o->code_bytes;
 	if (size > sizeof(p->code))
 		return STACK_BAD_MEMORY;
-	if (bpf_probe_read_user(p->code, size, (void *)(code + o->code_from)))
+	if (bpf_probe_read_user(p->code, BELIEVED(size), (void *)(code + o->code_from)))
 		return STACK_BAD_MEMORY;
 
 	where = PYTHON_AT;

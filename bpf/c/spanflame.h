@@ -119,6 +119,7 @@ enum process_event_kind {
 	PROCESS_EXIT = 3,
 	ASK_PROCESS = 4, /* a sample needs the process's mappings */
 	ASK_FILE = 5,    /* a sample needs the table of the file whose number is in parent */
+	ASK_CODE = 6,    /* a Python function is new, whose number is in address: its lines can be read */
 };
 
 struct process_event {
@@ -129,7 +130,7 @@ struct process_event {
 	u32 tgid;
 	u32 parent; /* ASK_FILE: number of the file */
 	u32 exec_id;
-	u64 address; /* ASK_PROCESS: of the innermost frame */
+	u64 address; /* ASK_PROCESS: of the innermost frame; ASK_CODE: the function */
 	char comm[COMM_LEN];
 };
 

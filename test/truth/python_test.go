@@ -1,0 +1,282 @@
+package truth
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	pprof "github.com/google/pprof/profile"
+
+	"github.com/spanflame/spanflame/test/harness"
+)
+
+// EnvPythons names further interpreters to test, as paths separated by colons.
+const EnvPythons = "SPANFLAME_TEST_PYTHONS"
+
+// interpreter is a CPython to test. With a root, it runs there as a container's would.
+type interpreter struct{ name, path, root string }
+
+// interpreters are those of Debian's suites that scripts/test-pythons.sh has unpacked, and
+// those of EnvPythons.
+func interpreters(t *testing.T) []interpreter {
+	t.Helper()
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []interpreter
+	for suite, version := range map[string]string{"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13", "sid": "3.14"} {
+		out = append(out, interpreter{"debian-" + version, "/usr/bin/python" + version, filepath.Join(root, ".cache", "pythons", suite, "root")})
+	}
+	for _, path := range filepath.SplitList(os.Getenv(EnvPythons)) {
+		out = append(out, interpreter{strings.Trim(strings.ReplaceAll(path, "/", "-"), "-"), path, ""})
+	}
+	return out
+}
+
+// program is a running Python program of test/truth/workloads/python.
+type program struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	out   *bufio.Reader
+}
+
+// start runs a program until it says that it is ready.
+func (i interpreter) start(t *testing.T, name string, args ...string) *program {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(i.root, i.path)); err != nil {
+		harness.SkipOrFail(t, "%s is not there (scripts/test-pythons.sh): %v", i.name, err)
+	}
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(filepath.Join(root, "test", "truth", "workloads", "python", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), name)
+	cmd := exec.Command(i.path, append([]string{"-X", "utf8", script}, args...)...)
+	file := script
+	if i.root != "" {
+		script = "/" + name
+		file = filepath.Join(i.root, name)
+		cmd = exec.Command("chroot", append([]string{i.root, i.path, "-X", "utf8", script}, args...)...)
+	}
+	if err := os.WriteFile(file, source, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := &program{cmd: cmd}
+	cmd.Stderr = os.Stderr
+	if p.stdin, err = cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.out = bufio.NewReader(stdout)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.stdin.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if line, err := p.out.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("%s said %q: %v", i.name, line, err)
+	}
+	return p
+}
+
+// goOn lets it do its work.
+func (p *program) goOn(t *testing.T) {
+	t.Helper()
+	if _, err := io.WriteString(p.stdin, "\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// says reads what it says of its work, when it is done.
+func (p *program) says(t *testing.T, v any) {
+	t.Helper()
+	line, err := p.out.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, v)
+	}
+	if err != nil {
+		t.Fatalf("the program said %.200s: %v", line, err)
+	}
+}
+
+// pyFrame is a frame as the interpreter's own traceback has it: name, file, line.
+type pyFrame struct {
+	name, file string
+	line       int64
+}
+
+func (f *pyFrame) UnmarshalJSON(b []byte) error {
+	return json.Unmarshal(b, &[]any{&f.name, &f.file, &f.line})
+}
+
+func (f pyFrame) String() string {
+	return fmt.Sprintf("%.60s (%s:%d)", f.name, filepath.Base(f.file), f.line)
+}
+
+func pyFrames(s *pprof.Sample) []pyFrame {
+	var out []pyFrame
+	for _, l := range s.Location {
+		for _, line := range l.Line {
+			if line.Function.Filename == "" {
+				continue // native, such as the modules in C that a coroutine is called by
+			}
+			out = append(out, pyFrame{line.Function.Name, line.Function.Filename, line.Line})
+		}
+	}
+	return out
+}
+
+func same(a, b []pyFrame) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// TestPythonStacks compares stacks with what the interpreter itself says of them, at points
+// of many kinds: generators, coroutines, threads, calls from C, names of all alphabets.
+func TestPythonStacks(t *testing.T) {
+	harness.NeedRoot(t)
+	for _, i := range interpreters(t) {
+		t.Run(i.name, func(t *testing.T) {
+			p := i.start(t, "stacks.py", "0.7")
+			rec := harness.StartRecord(t, 5*time.Minute, "--pid", strconv.Itoa(p.cmd.Process.Pid))
+			rec.WaitBegun(t)
+			p.goOn(t)
+			var truth struct {
+				Points map[string]struct {
+					Frames []pyFrame
+					CPU    float64
+				}
+				Version []int
+				CPU     float64
+			}
+			p.says(t, &truth)
+			profile, account := rec.Stop(t)
+			if account.Lost() != 0 {
+				t.Errorf("samples were dropped: %v", account.Dropped)
+			}
+
+			var all, cut, burning, wrong float64
+			found := map[string]float64{}
+			mistakes := map[string]float64{}
+			rootless := map[string]float64{} // stacks whose root is native, by that
+			for _, s := range profile.Sample {
+				n := profile.Samples(func(o *pprof.Sample) bool { return o == s })
+				all += n
+				if harness.Cut(harness.Frames(s)) != "" {
+					cut += n
+				}
+				if last := s.Location[len(s.Location)-1].Line[0].Function; last.Filename == "" {
+					rootless[last.Name] += n
+				}
+				frames := pyFrames(s)
+				at := -1
+				for k, f := range frames {
+					if f.name == "burn" && strings.HasSuffix(f.file, "stacks.py") {
+						at = k
+						break
+					}
+				}
+				if at < 0 {
+					continue
+				}
+				burning += n
+				known := false
+				for name, point := range truth.Points {
+					if same(frames[at+1:], point.Frames[1:]) {
+						found[name] += n
+						known = true
+					}
+				}
+				if !known {
+					wrong += n
+					mistakes[fmt.Sprint(frames[at:])] += n
+				}
+			}
+			t.Logf("version %v: %.0f samples, %.0f at known points, %.0f of them with another stack, %.0f not whole", truth.Version, all, burning, wrong, cut)
+			if cut > all*0.005 {
+				t.Errorf("%.0f of %.0f stacks are not whole: %v", cut, all, profile.Ends(nil))
+			}
+			if wrong > burning*0.005 {
+				t.Errorf("%.0f of %.0f stacks are not what the interpreter says", wrong, burning)
+				for m, n := range mistakes {
+					t.Logf("%5.0f  %s", n, m)
+				}
+			}
+			if len(rootless) > 0 {
+				t.Errorf("stacks begin with native frames: %v", rootless)
+			}
+			for name, point := range truth.Points {
+				harness.CheckShare(t, name, found[name], burning, point.CPU/sum(truth.Points))
+				if found[name] == 0 {
+					t.Logf("%s is %v", name, point.Frames)
+				}
+			}
+		})
+	}
+}
+
+func sum(points map[string]struct {
+	Frames []pyFrame
+	CPU    float64
+}) float64 {
+	var s float64
+	for _, p := range points {
+		s += p.CPU
+	}
+	return s
+}
+
+// TestPythonSplit profiles programs that burn 70 % of a CPU in one function and 30 % in
+// another.
+func TestPythonSplit(t *testing.T) {
+	harness.NeedRoot(t)
+	for _, i := range interpreters(t) {
+		t.Run(i.name, func(t *testing.T) {
+			p := i.start(t, "split.py", "10")
+			rec := harness.StartRecord(t, time.Minute, "--pid", strconv.Itoa(p.cmd.Process.Pid))
+			rec.WaitBegun(t)
+			p.goOn(t)
+			var truth struct {
+				Functions map[string]float64
+				Total     float64
+			}
+			p.says(t, &truth)
+			profile, account := rec.Stop(t)
+			if account.Lost() != 0 {
+				t.Errorf("samples were dropped: %v", account.Dropped)
+			}
+			a, b := profile.Samples(harness.InFunction("burn_a")), profile.Samples(harness.InFunction("burn_b"))
+			harness.CheckShare(t, "burn_a", a, a+b, truth.Functions["burn_a"]/(truth.Functions["burn_a"]+truth.Functions["burn_b"]))
+			whole := profile.Ends(nil)[""]
+			if all := profile.Samples(nil); whole < all*0.995 {
+				t.Errorf("%.0f of %.0f stacks are whole: %v", whole, all, profile.Ends(nil))
+			}
+		})
+	}
+}
