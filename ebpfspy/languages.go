@@ -55,7 +55,7 @@ func (r *runtimes) detect(id symtab.FileID, path string, f *elffile.File) interp
 			r.pythons[id] = py
 			r.mu.Unlock()
 		}
-		level.Info(r.logger).Log("msg", "reading the functions of an interpreter", "language", l.name, "path", path)
+		level.Debug(r.logger).Log("msg", "reading the functions of an interpreter", "language", l.name, "path", path)
 		return rt
 	}
 	return nil

@@ -136,7 +136,7 @@ func pyFrames(s *pprof.Sample) []pyFrame {
 	var out []pyFrame
 	for _, l := range s.Location {
 		for _, line := range l.Line {
-			if line.Function.Filename == "" {
+			if l.Mapping != nil || line.Function.Filename == "" {
 				continue // native, such as the modules in C that a coroutine is called by
 			}
 			out = append(out, pyFrame{line.Function.Name, line.Function.Filename, line.Line})
@@ -191,8 +191,8 @@ func TestPythonStacks(t *testing.T) {
 				if harness.Cut(harness.Frames(s)) != "" {
 					cut += n
 				}
-				if last := s.Location[len(s.Location)-1].Line[0].Function; last.Filename == "" {
-					rootless[last.Name] += n
+				if last := s.Location[len(s.Location)-1]; last.Mapping != nil || last.Line[0].Function.Filename == "" {
+					rootless[last.Line[0].Function.Name] += n
 				}
 				frames := pyFrames(s)
 				at := -1
