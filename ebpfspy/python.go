@@ -481,7 +481,7 @@ func (c *pythonCode) line(at uint32) int {
 
 // pythonFrame is the location of an instruction of a function; nil is one that is not known.
 func (s *Session) pythonFrame(c *pythonCode, at uint32) *stack.Location {
-	if c == nil {
+	if c == nil || c.name == "" {
 		return s.locs.pythonUnknown
 	}
 	if c.generation != s.locs.generation || len(c.locs) >= maxPythonPlace {

@@ -189,19 +189,21 @@ static __always_inline bool python_find_thread(struct scratch *s, struct python_
 }
 
 /* What a string takes in memory: where its text is, how many bytes that has, and how many a
- * character. 0: it cannot be read, or is of no kind that names are. */
+ * character. NO_STRING: it cannot be read, or is of no kind that names are. */
+#define NO_STRING 0xffffffff
+
 static __always_inline u32 python_string(struct python_layout *o, u64 at, u64 *text, u8 *kind)
 {
 	u64 length = 0;
 	u32 state = 0, width;
 
 	if (!read_at(&length, at, o->string_length) || length >= 1 << 20)
-		return 0;
+		return NO_STRING;
 	if (bpf_probe_read_user(&state, sizeof(state), (void *)(at + o->string_state)))
-		return 0;
+		return NO_STRING;
 	width = state >> 2 & 7;
 	if (!(state >> 5 & 1) || (width != 1 && width != 2 && width != 4))
-		return 0; /* not compact */
+		return NO_STRING; /* not compact */
 	*kind = width;
 	*text = at + (state >> 6 & 1 ? o->string_ascii : o->string_compact);
 	return (u32)length * width;
@@ -235,7 +237,7 @@ __noinline int python_name(void)
 	c->first_line = small_field_of(p->code, o->code_first_line);
 
 	c->name_size = python_string(o, c->name, &text, &kind);
-	if (!c->name_size)
+	if (c->name_size == NO_STRING)
 		return 1;
 	c->name_kind = kind;
 	n = c->name_size;
@@ -245,6 +247,8 @@ __noinline int python_name(void)
 		return 1;
 
 	c->file_size = python_string(o, field_of(p->code, o->code_file), &text, &kind);
+	if (c->file_size == NO_STRING)
+		return 1;
 	c->file_kind = kind;
 	n = c->file_size;
 	if (n > PYTHON_FILE_BYTES) {

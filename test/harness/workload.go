@@ -41,6 +41,10 @@ var recipes = map[string]recipe{
 	"plugin_a.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_a", "-DPADDING=64"}},
 	"plugin_b.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_b", "-DPADDING=8192"}},
 
+	// Has what is no Python under Python's names.
+	"fakepython": {source: "c/fakepython.c", flags: []string{"-rdynamic"}},
+	"fakenewer":  {source: "c/fakepython.c", flags: []string{"-rdynamic", "-DVERSION=0x031000f0"}},
+
 	"waits":       {source: "c/waits.c"},
 	"switches":    {source: "c/switches.c"},
 	"shortblocks": {source: "c/shortblocks.c", flags: []string{"-lm"}},

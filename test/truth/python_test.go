@@ -74,8 +74,15 @@ func (i interpreter) start(t *testing.T, name string, args ...string) *program {
 	if err := os.WriteFile(file, source, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	return startProgram(t, cmd)
+}
+
+// startProgram runs a command until it says that it is ready.
+func startProgram(t *testing.T, cmd *exec.Cmd) *program {
+	t.Helper()
 	p := &program{cmd: cmd}
 	cmd.Stderr = os.Stderr
+	var err error
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +100,7 @@ func (i interpreter) start(t *testing.T, name string, args ...string) *program {
 		_ = cmd.Wait()
 	})
 	if line, err := p.out.ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("%s said %q: %v", i.name, line, err)
+		t.Fatalf("%s said %q: %v", cmd, line, err)
 	}
 	return p
 }
@@ -279,4 +286,88 @@ func TestPythonSplit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPythonHostile profiles programs that have in their memory what no interpreter has.
+func TestPythonHostile(t *testing.T) {
+	harness.NeedRoot(t)
+	fake, err := harness.WorkloadPath("fakepython")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer, err := harness.WorkloadPath("fakenewer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A program that is called python and is none of it.
+	named := filepath.Join(t.TempDir(), "python3.11")
+	split, err := harness.WorkloadPath("split")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(split, named); err != nil {
+		if err = os.Symlink(split, named); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const native = "_PyEval_EvalFrameDefault main"
+	tests := []struct {
+		program, how string
+		want         string // the frames from the eval function on, less those of libc
+		end          string // why it is cut
+	}{
+		{fake, "", "leaf root", ""},
+		{fake, "cycle", "leaf root leaf", "broken_chain"},
+		{fake, "self", "leaf", "broken_chain"},
+		{fake, "long cycle", "", "broken_chain"},
+		{fake, "endless", "", "too_deep"},
+		{fake, "frame", "leaf root", "bad_memory"},
+		{fake, "odd frame", "leaf root", "broken_chain"},
+		{fake, "code", "leaf", "bad_memory"},
+		{fake, "end of page", "leaf root", "bad_memory"},
+		{fake, "threads", native, ""},
+		{fake, "interpreters", native, ""},
+		{fake, "length", "leaf [python]", ""},
+		{fake, "large", "", ""},
+		{fake, "kind", "leaf [python]", ""},
+		{fake, "string", "leaf [python]", ""},
+		{fake, "text", "", ""},
+		{fake, "lines", "leaf root", ""},
+		{newer, "", native, ""},
+	}
+	for _, tt := range tests {
+		t.Run(filepath.Base(tt.program)+" "+tt.how, func(t *testing.T) {
+			p := startProgram(t, exec.Command(tt.program, tt.how, "0.5"))
+			rec := harness.StartRecord(t, time.Minute, "--pid", strconv.Itoa(p.cmd.Process.Pid))
+			rec.WaitBegun(t)
+			p.goOn(t)
+			p.says(t, &struct{}{})
+			profile, account := rec.Stop(t)
+			if account.Lost() != 0 {
+				t.Errorf("samples were dropped: %v", account.Dropped)
+			}
+			ends := profile.Ends(nil)
+			if all := profile.Samples(nil); all < 30 || ends[tt.end] < 0.9*all {
+				t.Errorf("of %.0f stacks are cut: %v; want nearly all %q", all, ends, tt.end)
+			}
+			if tt.want == "" {
+				return
+			}
+			good := profile.Samples(func(s *pprof.Sample) bool {
+				return strings.Contains(" "+strings.Join(harness.Frames(s), " ")+" ", " "+tt.want+" ")
+			})
+			if good < 0.9*profile.Samples(nil) {
+				t.Error(profile.Describe(nil))
+			}
+			if said := strings.Count(rec.Stderr(), "CPython 3.16.0: only 3.8 to 3.14 can be read"); tt.program == newer && said != 1 {
+				t.Errorf("it is said %d times that the version is not known:\n%s", said, rec.Stderr())
+			}
+		})
+	}
+	t.Run("named python", func(t *testing.T) {
+		w := harness.StartProgram(t, named, "5", "0")
+		profile, _ := harness.StartRecord(t, 2*time.Second, "--pid", strconv.Itoa(w.PID)).Wait(t)
+		checkWhole(t, profile, harness.InFunction("main"))
+		w.Kill()
+	})
 }
