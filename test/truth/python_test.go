@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -283,6 +284,77 @@ func TestPythonSplit(t *testing.T) {
 			whole := profile.Ends(nil)[""]
 			if all := profile.Samples(nil); whole < all*0.995 {
 				t.Errorf("%.0f of %.0f stacks are whole: %v", whole, all, profile.Ends(nil))
+			}
+		})
+	}
+}
+
+// TestPythonGone profiles programs that have ended before their functions' names are asked
+// for.
+func TestPythonGone(t *testing.T) {
+	harness.NeedRoot(t)
+	for _, i := range interpreters(t) {
+		t.Run(i.name, func(t *testing.T) {
+			p := i.start(t, "stacks.py", "1", "nested", "größe")
+			rec := harness.StartRecord(t, time.Minute, "--pid", strconv.Itoa(p.cmd.Process.Pid))
+			rec.WaitBegun(t)
+			p.goOn(t)
+			var truth struct {
+				Points map[string]struct{ Frames []pyFrame }
+			}
+			p.says(t, &truth)
+			_ = p.stdin.Close()
+			if err := p.cmd.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			profile, _ := rec.Stop(t)
+			for name, point := range truth.Points {
+				n := profile.Samples(func(s *pprof.Sample) bool {
+					frames := pyFrames(s)
+					return len(frames) > 0 && same(frames[1:], point.Frames[1:])
+				})
+				if n < 85 {
+					t.Errorf("%s has %.0f samples in the second that it took", name, n)
+				}
+			}
+			if t.Failed() {
+				t.Log(profile.Describe(nil))
+			}
+		})
+	}
+}
+
+// TestPythonWaits profiles the time that a thread is off its CPU, by its Python functions.
+func TestPythonWaits(t *testing.T) {
+	harness.NeedRoot(t)
+	for _, i := range interpreters(t) {
+		t.Run(i.name, func(t *testing.T) {
+			p := i.start(t, "waits.py", "6")
+			rec := harness.StartRecord(t, time.Minute, "--pid", strconv.Itoa(p.cmd.Process.Pid), harness.OffCPUFlag)
+			rec.WaitBegun(t)
+			p.goOn(t)
+			var truth map[string]float64
+			p.says(t, &truth)
+			rec.Stop(t)
+			off := rec.OffCPU(t)
+			// Before 3.11, time.sleep is select without any files.
+			for name, waits := range map[string][]string{"sleeping": {harness.WaitSleep, harness.WaitPoll}, "locked": {harness.WaitLock}} {
+				got := off.Time(func(s *pprof.Sample) bool {
+					frames := pyFrames(s)
+					return len(frames) > 2 && frames[0].name == name && frames[1].name == "loop" &&
+						len(s.Label[harness.WaitLabel]) == 1 && slices.Contains(waits, s.Label[harness.WaitLabel][0])
+				})
+				want := seconds(truth[name])
+				if got < want*95/100 || got > want*103/100 {
+					t.Errorf("%s waited for %s, in truth for %s", name, got, want)
+				} else {
+					t.Logf("%s waited for %s, in truth for %s", name, got, want)
+				}
+			}
+			if t.Failed() {
+				for _, s := range off.Sample {
+					t.Log(s.Value, s.Label, harness.Frames(s))
+				}
 			}
 		})
 	}
