@@ -215,8 +215,12 @@ type ProfilePythonProcess struct {
 	Runtime   uint64
 	Text      uint64
 	TextBytes uint64
+	Eval      [2]uint64
+	EvalBytes [2]uint32
 	ExecId    uint32
 	Layout    uint32
+	Own       uint32
+	Pad       uint32
 }
 
 type ProfilePythonThread struct {
@@ -343,8 +347,13 @@ type ProfileScratch struct {
 		Window      [32]uint64
 		Text        uint64
 		TextBytes   uint64
+		Eval        [2]uint64
+		EvalBytes   [2]uint64
 		Interpreted bool
-		_           [7]byte
+		_           [3]byte
+		Evals       uint32
+		EvalsWanted uint32
+		_           [4]byte
 	}
 	Cache struct {
 		_     structs.HostLayout
@@ -365,6 +374,9 @@ type ProfileScratch struct {
 		Tortoise    uint64
 		Steps       uint32
 		Len         uint32
+		Runs        uint32
+		Walked      bool
+		_           [3]byte
 		Layout      uint32
 		Tgid        uint32
 		Start       uint64

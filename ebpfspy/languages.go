@@ -13,8 +13,9 @@ import (
 // the processes that map the file; the kernel programs read them.
 type interpreter interface {
 	// tell lets the kernel read the frames of a process that maps the file at bias, an
-	// address less the offset in the file.
-	tell(id identity, execID uint32, bias uint64) error
+	// address less the offset in the file. main says that the process runs the language's own
+	// program, and none that has it built in.
+	tell(id identity, execID uint32, bias uint64, main bool) error
 	// forget takes that back.
 	forget(id identity)
 }

@@ -196,8 +196,12 @@ func layoutOf(rt *python.Runtime) (bpf.ProfilePythonLayout, error) {
 
 var errOtherMemory = errors.New("its memory is not what the file says")
 
-func (p *pythonFile) tell(id identity, execID uint32, bias uint64) error {
+func (p *pythonFile) tell(id identity, execID uint32, bias uint64, main bool) error {
 	r := p.of
+	own := uint32(0)
+	if main {
+		own = 1
+	}
 	load := bias - p.delta
 	address := load + uint64(p.runtime.Address)
 	r.mu.Lock()
@@ -214,7 +218,15 @@ func (p *pythonFile) tell(id identity, execID uint32, bias uint64) error {
 	}
 	v := bpf.ProfilePythonProcess{
 		Start: uint64(id.start), Runtime: address, ExecId: execID, Layout: p.layout,
+		Own:  own,
 		Text: load + uint64(p.runtime.Text.Start), TextBytes: uint64(p.runtime.Text.End - p.runtime.Text.Start),
+	}
+	for i, e := range p.runtime.Eval {
+		if i == len(v.Eval) {
+			v.Own = 0 // not all frames of the function would be known
+			break
+		}
+		v.Eval[i], v.EvalBytes[i] = load+uint64(e.Start), uint32(e.End-e.Start)
 	}
 	if err := r.objs.PythonProcesses.Put(id.pid, &v); err != nil {
 		return fmt.Errorf("tell the kernel of the interpreter of process %d: %w", id.pid, err)

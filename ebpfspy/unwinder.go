@@ -20,6 +20,7 @@ import (
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/elffile"
+	"github.com/spanflame/spanflame/python"
 	"github.com/spanflame/spanflame/symtab"
 	"github.com/spanflame/spanflame/unwind"
 )
@@ -107,6 +108,8 @@ type unwindFile struct {
 	denied bool // there was no room, or the file could not be read
 	// runtime is the interpreter in it, nil if there is none, or the file was not read yet.
 	runtime interpreter
+	// launcher says that it is the program of an interpreter that is in a library.
+	launcher bool
 }
 
 // origin is where a file and its separate debug file can be had.
@@ -236,11 +239,16 @@ func (u *unwinder) push(id identity, execID uint32, maps *mappings, from func(*m
 
 // tellRuntimes lets the kernel read the frames of the interpreters that a process runs.
 func (u *unwinder) tellRuntimes(id identity, p *pushed) {
+	if len(p.space.files) == 0 {
+		return
+	}
+	// The program is mapped below all libraries.
+	program := p.space.files[0]
 	for i, f := range p.space.files {
 		if f.runtime == nil {
 			continue
 		}
-		if err := f.runtime.tell(id, p.execID, p.space.bias[i]); err != nil {
+		if err := f.runtime.tell(id, p.execID, p.space.bias[i], f == program || program.launcher); err != nil {
 			level.Debug(u.logger).Log("msg", "the functions of an interpreter cannot be read", "pid", id.pid, "path", f.path, "err", err)
 		}
 	}
@@ -688,7 +696,8 @@ func (u *unwinder) load(f *unwindFile, max int64) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	f.queued = false
-	if f.runtime = m.runtime; f.runtime != nil && !u.closed {
+	f.runtime, f.launcher = m.runtime, m.launcher
+	if (f.runtime != nil || f.launcher) && !u.closed {
 		for id, p := range u.pushed {
 			if slices.Contains(p.space.files, f) {
 				u.tellRuntimes(id, p)
@@ -732,6 +741,7 @@ type made struct {
 	large    bool  // to be read apart
 	err      error // what is missing of the rows
 	runtime  interpreter
+	launcher bool
 }
 
 // read makes the rows of a file. It takes up to seconds.
@@ -753,6 +763,7 @@ func (u *unwinder) read(f *unwindFile, from origin, max int64) (m made) {
 	}
 	m.readable = true
 	m.runtime = u.runtimes.detect(f.id, f.path, ef)
+	m.launcher = m.runtime == nil && python.IsLauncher(ef)
 	golang := isGo(ef)
 	opts := unwind.Options{MaxSection: maxTableSection, MaxRows: maxTableRows, SkipDebugFrame: golang}
 	table := readFrames(ef, from, opts, max < maxTableFile, &m)

@@ -116,6 +116,27 @@ func Detect(f *elffile.File) (*Runtime, error) {
 	return r, nil
 }
 
+// maxLauncher bounds the programs that only start the interpreter.
+const maxLauncher = 256 << 10
+
+// IsLauncher says whether a file is Python's own program where the interpreter is in a
+// library: it does nothing but call that one's main function.
+func IsLauncher(f *elffile.File) bool {
+	if f.Size() > maxLauncher {
+		return false
+	}
+	table := f.SectionOfType(elf.SHT_DYNSYM)
+	if table == nil {
+		return false
+	}
+	strs := f.LinkedStrings(table)
+	if strs == nil || !strs.HasData() || strs.Len > maxLauncher {
+		return false
+	}
+	has, err := contains(f, strs, "\x00Py_BytesMain\x00")
+	return err == nil && has
+}
+
 const evalName = "_PyEval_EvalFrameDefault"
 
 // since are functions by which a version is known, from 3.8 on: each came with one.

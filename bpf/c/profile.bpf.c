@@ -143,6 +143,8 @@ struct python_walker {
 	u64 tortoise; /* a frame that was passed: to come by it again is to go round in circles */
 	u32 steps;
 	u32 len; /* frames kept */
+	u32 runs; /* how often the interpreter was entered */
+	bool walked;
 	u32 layout;
 	u32 tgid;
 	u64 start; /* of the process, in ticks */
@@ -191,6 +193,24 @@ static __always_inline u64 *frame_at(struct scratch *s, u32 n)
 	return &s->words[n & (MAX_USER_FRAMES - 1)];
 }
 
+/* The walker has come to a frame that decides whether it goes on. No stack_end. */
+#define PYTHON_REACHED 64
+
+/* A frame is at the walker's address. Says whether the walker has now enough of those that
+ * run Python code. */
+static __always_inline bool python_passed(struct walker *w)
+{
+	u64 ip = w->ip;
+
+	if (ip - w->text >= w->text_bytes)
+		return false;
+	w->interpreted = true;
+	if (ip - w->eval[0] >= w->eval_bytes[0] && ip - w->eval[1] >= w->eval_bytes[1])
+		return false;
+	w->evals++;
+	return w->evals >= w->evals_wanted;
+}
+
 /* Finds the caller of frame n - 1 of the walker, and keeps it as frame n. 0, or how
  * the stack ends. A global function, so that the verifier looks at it once and not
  * once for every frame (5.6; with scalar arguments only before 5.13). */
@@ -236,12 +256,10 @@ __noinline int unwind_frame(u32 n)
 	w->ip = STRIP_POINTER(w->ip);
 	if (!w->ip)
 		return STACK_WHOLE;
-	if (w->ip - w->text < w->text_bytes)
-		w->interpreted = true;
 	word = w->exact ? w->ip | FRAME_INTERRUPTED : w->ip;
 	*frame_at(s, n) = word;
 	w->hash = hash_step(w->hash, word);
-	return 0;
+	return python_passed(w) ? PYTHON_REACHED : 0;
 }
 
 #include "python.h"
@@ -275,18 +293,32 @@ static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bo
 	if (have_python)
 		python_begin(s);
 	end = STACK_TOO_DEEP;
-	for (n = 1; n < MAX_USER_FRAMES; n++) {
-		int e = unwind_frame(n);
+	n = 1;
+	if (python_passed(w) && python_reached()) {
+		end = STACK_WHOLE;
+	} else {
+		for (; n < MAX_USER_FRAMES; n++) {
+			int e = unwind_frame(n);
 
-		if (e) {
+			if (!e)
+				continue;
+			if (e == PYTHON_REACHED) {
+				if (!python_reached())
+					continue;
+				e = STACK_WHOLE;
+				n++;
+			}
 			end = e;
 			break;
 		}
 	}
 	s->key.user_len = n;
 	s->key.user_end = end;
-	if (read_back(w->text_bytes) && (w->interpreted || end != STACK_WHOLE))
-		python_stack();
+	if (read_back(w->text_bytes)) {
+		if (!s->python.walked && (w->interpreted || end != STACK_WHOLE))
+			python_stack();
+		python_place();
+	}
 	s->key.user_hash = w->hash ? w->hash : 1;
 }
 

@@ -88,11 +88,19 @@ static __always_inline void python_begin(struct scratch *s)
 	struct walker *w = &s->walker;
 	struct python_process *p = bpf_map_lookup_elem(&python_processes, &w->tgid);
 
+	s->python.walked = false;
+	s->python.len = 0;
 	if (!p || p->start != w->start || (p->exec_id != w->exec_id && p->exec_id != ANY_EXEC))
 		return;
 	w->text = p->text;
 	w->text_bytes = p->text_bytes;
-	w->interpreted = w->ip - p->text < p->text_bytes;
+	for (int i = 0; i < PYTHON_EVALS; i++) {
+		w->eval[i] = p->eval[i];
+		w->eval_bytes[i] = p->eval_bytes[i];
+	}
+	w->interpreted = false;
+	w->evals = 0;
+	w->evals_wanted = p->own ? 1 : ~0U;
 	s->python.runtime = p->runtime;
 	s->python.layout = p->layout;
 	s->python.tgid = w->tgid;
@@ -228,7 +236,7 @@ __noinline int python_name(void)
 	o = bpf_map_lookup_elem(&python_layouts, &layout);
 	if (!o)
 		return 1;
-	id = *python_word(s, s->key.user_len + PYTHON_WORDS * p->len);
+	id = *python_word(s, MAX_USER_FRAMES + PYTHON_WORDS * p->len);
 	c->start = p->start;
 	c->tgid = p->tgid;
 	c->layout = layout;
@@ -303,13 +311,14 @@ __noinline int python_frame(void)
 	n = read_back(p->len);
 	if (n >= MAX_PYTHON_FRAMES)
 		return STACK_TOO_DEEP;
-	at = (u32)read_back(s->key.user_len) + PYTHON_WORDS * n;
+	at = MAX_USER_FRAMES + PYTHON_WORDS * n;
 	if (o->frame_owner != PYTHON_NONE)
 		owner = small_field_of(p->words, o->frame_owner) & 0xff;
 	if (o->frame_owner != PYTHON_NONE && owner >= o->shim_owner) {
 		/* No function: it stands for the interpreter's having been entered. */
 		if (n) {
 			*python_word(s, at - 1) |= PYTHON_ENTRY;
+			p->runs++;
 			s->walker.hash = hash_step(s->walker.hash, PYTHON_ENTRY);
 		}
 		p->frame = back;
@@ -338,6 +347,8 @@ __noinline int python_frame(void)
 		where = PYTHON_AT;
 	if (o->frame_owner == PYTHON_NONE || (o->frame_is_entry != PYTHON_NONE && (small_field_of(p->words, o->frame_is_entry) & 0xff)))
 		where |= PYTHON_ENTRY;
+	if (where & PYTHON_ENTRY)
+		p->runs++;
 
 	id = hash_step(hash_step(hash_seed, code), field_of(p->code, o->code_name));
 	id = hash_step(hash_step(id, field_of(p->code, o->code_file)), small_field_of(p->code, o->code_first_line));
@@ -364,8 +375,8 @@ __noinline int python_frame(void)
 	return 0;
 }
 
-/* Walks the Python frames of the current thread, whose user frames are in the scratch
- * memory. */
+/* Walks the Python frames of the current thread. They are kept behind the room for user
+ * frames. */
 __noinline int python_stack(void)
 {
 	u32 zero = 0, layout;
@@ -383,7 +394,9 @@ __noinline int python_stack(void)
 	if (!o)
 		return 0;
 	p->pointer = BPF_CORE_READ(task, thread.fsbase);
+	p->walked = true;
 	p->len = 0;
+	p->runs = 0;
 	p->steps = 0;
 	p->tortoise = 0;
 	if (!python_find_thread(s, o)) {
@@ -406,11 +419,61 @@ __noinline int python_stack(void)
 		}
 	}
 	s->key.python_end = end;
-	s->key.python_len = p->len;
+	return 0;
+}
+
+/* The native walk has come to a frame that runs Python code. 1 if it is the outermost one: in
+ * Python's own program there is nothing beyond that is not in all stacks. */
+__noinline int python_reached(void)
+{
+	u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	struct walker *w;
+
+	if (!s)
+		return 0;
+	w = &s->walker;
+	if (!s->python.walked) {
+		python_stack();
+		w->evals_wanted = s->key.python_end == STACK_WHOLE && s->python.runs ? s->python.runs : ~0U;
+	}
+	return w->evals >= w->evals_wanted;
+}
+
+/* Puts the Python frames behind the user frames. */
+__noinline int python_place(void)
+{
+	u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &zero);
+	u64 to, size;
+
+	if (!s)
+		return 0;
+	to = s->key.user_len;
+	size = s->python.len;
+	if (!size || size > MAX_PYTHON_FRAMES)
+		return 0;
+	s->key.python_len = size;
+	if (to >= MAX_USER_FRAMES)
+		return 0;
+	asm volatile("%0 &= 511" : "+r"(to));
+	size *= PYTHON_WORDS * sizeof(u64);
+	asm volatile("%0 &= 4095" : "+r"(size));
+	bpf_probe_read_kernel(&s->words[to], size, &s->words[MAX_USER_FRAMES]);
 	return 0;
 }
 
 #else
+
+__noinline int python_reached(void)
+{
+	return 0;
+}
+
+__noinline int python_place(void)
+{
+	return 0;
+}
 
 __noinline int python_stack(void)
 {

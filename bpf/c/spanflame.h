@@ -294,13 +294,19 @@ struct python_layout {
 };
 
 /* A process that runs CPython. */
+#define PYTHON_EVALS 2 /* parts of the function that runs Python code */
+
 struct python_process {
 	u64 start; /* in ticks */
 	u64 runtime; /* address of _PyRuntime */
 	u64 text;  /* of the interpreter's code, and how long that is */
 	u64 text_bytes;
+	u64 eval[PYTHON_EVALS]; /* where the function is that runs Python code */
+	u32 eval_bytes[PYTHON_EVALS];
 	u32 exec_id;
 	u32 layout;
+	u32 own; /* the program is Python's own: nothing of interest is beyond the Python frames */
+	u32 pad;
 };
 
 /* The state of a thread that was found. */
