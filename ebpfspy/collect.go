@@ -239,7 +239,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 			if i, ok := wakers[key.Waker]; ok {
 				sample.Stack = s.withWaker(buf, raw, i, subjects)
 			}
-			sample.Idle = s.opts.OffCPU.Idle != IdleKeep && isIdle(sample.Wait, buf)
+			sample.Idle = s.opts.OffCPU.Idle != IdleKeep && isIdle(sample.Wait, buf, key.PythonLen > 0)
 			if sample.Idle && s.opts.OffCPU.Idle == IdleDrop {
 				sub.dropped += n
 				s.account.Drop(ledger.Idle, n)

@@ -206,14 +206,9 @@ func (p *pythonFile) tell(id identity, execID uint32, bias uint64, main bool) er
 	address := load + uint64(p.runtime.Address)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	told := r.told[id] == toldPython{execID, address}
-	if !told && p.runtime.Static != nil {
-		b := make([]byte, len(p.runtime.Static))
-		if err := readMemory(id.pid, address, b); err != nil {
-			return fmt.Errorf("read _PyRuntime: %w", err)
-		}
-		if !bytes.Equal(b, p.runtime.Static) {
-			return errOtherMemory
+	if (r.told[id] != toldPython{execID, address}) {
+		if err := p.check(id.pid, address); err != nil {
+			return err
 		}
 	}
 	v := bpf.ProfilePythonProcess{
@@ -237,6 +232,39 @@ func (p *pythonFile) tell(id identity, execID uint32, bias uint64, main bool) er
 			return err
 		}
 		r.have = true
+	}
+	return nil
+}
+
+// check compares a process's memory with what is known of the version: builds with options
+// that nobody has may have their fields elsewhere. The interpreter may not have begun yet.
+func (p *pythonFile) check(pid uint32, runtime uint64) error {
+	b := make([]byte, len(p.runtime.Static))
+	if err := readMemory(pid, runtime, b); err != nil {
+		return fmt.Errorf("read _PyRuntime: %w", err)
+	}
+	if !bytes.Equal(b, p.runtime.Static) {
+		return errOtherMemory
+	}
+	pointer := func(at uint64) (uint64, error) {
+		var b [8]byte
+		err := readMemory(pid, at, b[:])
+		return binary.LittleEndian.Uint64(b[:]), err
+	}
+	o := &p.runtime.Offsets
+	interpreter, err := pointer(runtime + uint64(o.Interpreters))
+	if err != nil || interpreter == 0 {
+		return err
+	}
+	thread, err := pointer(interpreter + uint64(o.Threads))
+	if err != nil {
+		return errOtherMemory
+	}
+	if thread == 0 {
+		return nil
+	}
+	if back, err := pointer(thread + uint64(o.ThreadInterpreter)); err != nil || back != interpreter {
+		return errOtherMemory
 	}
 	return nil
 }
