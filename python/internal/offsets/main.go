@@ -14,6 +14,7 @@ import (
 	"go/format"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -77,7 +78,7 @@ func run(out string, files []string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(out, src, 0o644)
+	return os.WriteFile(out, src, 0o600)
 }
 
 var versionIn = regexp.MustCompile(`python3\.([0-9]+)`)
@@ -87,13 +88,15 @@ func table(b *bytes.Buffer, file string) error {
 	if m == nil {
 		return fmt.Errorf("the name says no version")
 	}
-	var minor int
-	fmt.Sscan(m[1], &minor)
+	minor, err := strconv.Atoi(m[1])
+	if err != nil {
+		return err
+	}
 	f, err := elf.Open(file)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read from
 	d, err := f.DWARF()
 	if err != nil {
 		return err
