@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -380,11 +381,7 @@ func TestPythonHostile(t *testing.T) {
 		}
 	}
 	const native = "_PyEval_EvalFrameDefault main"
-	tests := []struct {
-		program, how string
-		want         string // the frames from the eval function on, less those of libc
-		end          string // why it is cut
-	}{
+	tests := []hostile{
 		{fake, "", "leaf root", ""},
 		{fake, "cycle", "leaf root leaf", "broken_chain"},
 		{fake, "self", "leaf", "broken_chain"},
@@ -406,28 +403,7 @@ func TestPythonHostile(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(filepath.Base(tt.program)+" "+tt.how, func(t *testing.T) {
-			p := startProgram(t, exec.Command(tt.program, tt.how, "0.5"))
-			rec := harness.StartRecord(t, time.Minute, "--pid", strconv.Itoa(p.cmd.Process.Pid))
-			rec.WaitBegun(t)
-			p.goOn(t)
-			p.says(t, &struct{}{})
-			profile, account := rec.Stop(t)
-			if account.Lost() != 0 {
-				t.Errorf("samples were dropped: %v", account.Dropped)
-			}
-			ends := profile.Ends(nil)
-			if all := profile.Samples(nil); all < 30 || ends[tt.end] < 0.9*all {
-				t.Errorf("of %.0f stacks are cut: %v; want nearly all %q", all, ends, tt.end)
-			}
-			if tt.want == "" {
-				return
-			}
-			good := profile.Samples(func(s *pprof.Sample) bool {
-				return strings.Contains(" "+strings.Join(harness.Frames(s), " ")+" ", " "+tt.want+" ")
-			})
-			if good < 0.9*profile.Samples(nil) {
-				t.Error(profile.Describe(nil))
-			}
+			rec := tt.profile(t, 0.5)
 			if said := strings.Count(rec.Stderr(), "CPython 3.16.0: only 3.8 to 3.14 can be read"); tt.program == newer && said != 1 {
 				t.Errorf("it is said %d times that the version is not known:\n%s", said, rec.Stderr())
 			}
@@ -439,4 +415,62 @@ func TestPythonHostile(t *testing.T) {
 		checkWhole(t, profile, harness.InFunction("main"))
 		w.Kill()
 	})
+}
+
+// hostile is a program that has in its memory what no interpreter has.
+type hostile struct {
+	program, how string
+	want         string // its frames, innermost first; "": any
+	end          string // why they are cut
+}
+
+// profile profiles the program while it burns CPU time.
+func (tt hostile) profile(t *testing.T, seconds float64) *harness.Recording {
+	t.Helper()
+	p := startProgram(t, exec.Command(tt.program, tt.how, strconv.FormatFloat(seconds, 'f', -1, 64)))
+	rec := harness.StartRecord(t, time.Minute, "--pid", strconv.Itoa(p.cmd.Process.Pid))
+	rec.WaitBegun(t)
+	p.goOn(t)
+	p.says(t, &struct{}{})
+	profile, account := rec.Stop(t)
+	if account.Lost() != 0 {
+		t.Errorf("samples were dropped: %v", account.Dropped)
+	}
+	ends := profile.Ends(nil)
+	if all := profile.Samples(nil); all < 30 || ends[tt.end] < 0.9*all {
+		t.Errorf("of %.0f stacks are cut: %v; want nearly all %q", all, ends, tt.end)
+	}
+	if tt.want == "" {
+		return rec
+	}
+	good := profile.Samples(func(s *pprof.Sample) bool {
+		return strings.Contains(" "+strings.Join(harness.Frames(s), " ")+" ", " "+tt.want+" ")
+	})
+	if good < 0.9*profile.Samples(nil) {
+		t.Error(profile.Describe(nil))
+	}
+	return rec
+}
+
+// TestStaticPython profiles frames of Python's kind on kernels where there is no Python.
+func TestStaticPython(t *testing.T) {
+	harness.NeedRoot(t)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("Python frames are read on amd64 only")
+	}
+	fake, err := harness.WorkloadPath("fakepython-static")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []hostile{
+		{fake, "", "leaf root", ""},
+		{fake, "cycle", "leaf root leaf", "broken_chain"},
+		{fake, "endless", "", "too_deep"},
+		{fake, "frame", "leaf root", "bad_memory"},
+		{fake, "interpreters", "_PyEval_EvalFrameDefault main", ""},
+		{fake, "large", "", ""},
+		{fake, "kind", "leaf [python]", ""},
+	} {
+		t.Run(tt.how, func(t *testing.T) { tt.profile(t, 3) })
+	}
 }
