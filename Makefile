@@ -42,11 +42,15 @@ clean: ## Remove what was built
 ##@ Test
 
 .PHONY: test
-test: test-deps build pyroscope-server test-unit test-kernel test-e2e ## Install what tests need (as root), then run all Go tests, on the real kernel too
+test: test-deps test-pythons build pyroscope-server test-unit test-kernel test-e2e ## Install what tests need (as root), then run all Go tests, on the real kernel too
 
 .PHONY: test-deps
 test-deps: ## Install the Debian packages that the tests need, those that are missing
 	scripts/test-deps.sh
+
+.PHONY: test-pythons
+test-pythons: ## Unpack the CPythons that the tests profile into .cache/pythons, those that are missing
+	scripts/test-pythons.sh
 
 .PHONY: test-unit
 test-unit: ## Tests that need no quiet machine

@@ -38,6 +38,7 @@ func sessionOptions(c *config.Config) ebpfspy.Options {
 			Idle:       ebpfspy.IdleStyle(c.Profiles.OffCPU.Idle),
 			Waker:      c.Profiles.OffCPU.Waker,
 		},
+		Python:         ebpfspy.PythonOptions{Disabled: !c.Python.Enabled, MaxFunctions: c.Python.MaxFunctions},
 		MaxStacks:      c.Symbols.MaxStacks,
 		ArenaBytes:     int64(c.Symbols.StackBytes),
 		TableBytes:     int64(c.Symbols.UnwindBytes),

@@ -92,7 +92,7 @@ const (
 
 type ProfileChunk struct {
 	_     structs.HostLayout
-	Words [4735]uint64
+	Words [5245]uint64
 }
 
 type ProfileChunkCursor struct {
@@ -129,6 +129,7 @@ const (
 	ProfileProcessEventKindPROCESS_EXIT ProfileProcessEventKind = 3
 	ProfileProcessEventKindASK_PROCESS  ProfileProcessEventKind = 4
 	ProfileProcessEventKindASK_FILE     ProfileProcessEventKind = 5
+	ProfileProcessEventKindASK_CODE     ProfileProcessEventKind = 6
 )
 
 type ProfileProcessSpace struct {
@@ -144,6 +145,82 @@ type ProfileProcessSpace struct {
 	First         [8]uint64
 }
 
+type ProfilePythonCode struct {
+	_         structs.HostLayout
+	Code      uint64
+	Name      uint64
+	Lines     uint64
+	Start     uint64
+	Tgid      uint32
+	Layout    uint32
+	FirstLine uint32
+	NameSize  uint32
+	FileSize  uint32
+	NameKind  uint8
+	FileKind  uint8
+	Pad       [2]uint8
+	NameText  [128]uint8
+	FileText  [192]uint8
+}
+
+type ProfilePythonInstruction uint32
+
+const (
+	ProfilePythonInstructionPYTHON_BYTES   ProfilePythonInstruction = 0
+	ProfilePythonInstructionPYTHON_UNITS   ProfilePythonInstruction = 1
+	ProfilePythonInstructionPYTHON_ADDRESS ProfilePythonInstruction = 2
+)
+
+type ProfilePythonLayout struct {
+	_                structs.HostLayout
+	Interpreters     uint32
+	InterpreterNext  uint32
+	Threads          uint32
+	ThreadNext       uint32
+	ThreadId         uint32
+	ThreadFrame      uint32
+	CframeFrame      uint32
+	FrameBytes       uint32
+	FrameCode        uint32
+	FrameBack        uint32
+	FrameInstruction uint32
+	FrameOwner       uint32
+	FrameIsEntry     uint32
+	ShimOwner        uint32
+	Instruction      uint32
+	CodeFrom         uint32
+	CodeBytes        uint32
+	CodeFile         uint32
+	CodeName         uint32
+	CodeFirstLine    uint32
+	CodeLines        uint32
+	CodeInstructions uint32
+	StringState      uint32
+	StringLength     uint32
+	StringAscii      uint32
+	StringCompact    uint32
+}
+
+type ProfilePythonProcess struct {
+	_         structs.HostLayout
+	Start     uint64
+	Runtime   uint64
+	Text      uint64
+	TextBytes uint64
+	Eval      [2]uint64
+	EvalBytes [2]uint32
+	ExecId    uint32
+	Layout    uint32
+	Own       uint32
+	Pad       uint32
+}
+
+type ProfilePythonThread struct {
+	_            structs.HostLayout
+	Thread       uint64
+	Interpreters uint64
+}
+
 type ProfileRoundStat uint32
 
 const (
@@ -154,12 +231,13 @@ const (
 	ProfileRoundStatSTAT_OFF_SAMPLED     ProfileRoundStat = 4
 	ProfileRoundStatSTAT_OFF_LEFT_OUT    ProfileRoundStat = 5
 	ProfileRoundStatSTAT_OFF_UNTRACKED   ProfileRoundStat = 6
-	ProfileRoundStatSTAT_MAX             ProfileRoundStat = 7
+	ProfileRoundStatSTAT_PYTHON_FULL     ProfileRoundStat = 7
+	ProfileRoundStatSTAT_MAX             ProfileRoundStat = 8
 )
 
 type ProfileRoundStats struct {
 	_ structs.HostLayout
-	N [7]uint64
+	N [8]uint64
 }
 
 type ProfileSampleKey struct {
@@ -173,11 +251,12 @@ type ProfileSampleKey struct {
 	ExecId     uint32
 	Label      uint32
 	UserLen    uint16
-	KernelLen  uint16
+	KernelLen  uint8
+	PythonLen  uint8
 	UserEnd    uint8
+	PythonEnd  uint8
 	Kind       uint8
 	Wait       uint8
-	Pad        uint8
 	Comm       [16]int8
 }
 
@@ -250,6 +329,15 @@ type ProfileScratch struct {
 		Captured      uint32
 		WindowAt      uint64
 		Window        [32]uint64
+		Text          uint64
+		TextBytes     uint64
+		Eval          [2]uint64
+		EvalBytes     [2]uint64
+		Interpreted   bool
+		_             [3]byte
+		Evals         uint32
+		EvalsWanted   uint32
+		_             [4]byte
 	}
 	Cache struct {
 		_     structs.HostLayout
@@ -259,7 +347,33 @@ type ProfileScratch struct {
 			Rule uint64
 		}
 	}
-	Words [639]uint64
+	Python struct {
+		_           structs.HostLayout
+		Runtime     uint64
+		Pointer     uint64
+		Interpreter uint64
+		Thread      uint64
+		Chosen      uint64
+		Frame       uint64
+		Tortoise    uint64
+		Steps       uint32
+		Len         uint32
+		Runs        uint32
+		Walked      bool
+		_           [3]byte
+		Layout      uint32
+		Tgid        uint32
+		Start       uint64
+		Words       [16]uint64
+		Code        [16]uint64
+		Fresh       ProfilePythonCode
+		Named       [256]struct {
+			_     structs.HostLayout
+			Id    uint64
+			Epoch uint64
+		}
+	}
+	Words [1149]uint64
 }
 
 type ProfileSpaceEntry struct {
@@ -372,64 +486,74 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	ProfileMapArena                = "arena"
-	ProfileMapAsleepScratches      = "asleep_scratches"
-	ProfileMapCounts               = "counts"
-	ProfileMapCursors              = "cursors"
-	ProfileMapExcluded             = "excluded"
-	ProfileMapExcludedLately       = "excluded_lately"
-	ProfileMapFiles                = "files"
-	ProfileMapFollowed             = "followed"
-	ProfileMapFreeChunks0          = "free_chunks_0"
-	ProfileMapFreeChunks1          = "free_chunks_1"
-	ProfileMapLostProcessEvents    = "lost_process_events"
-	ProfileMapProcessEvents        = "process_events"
-	ProfileMapProcesses            = "processes"
-	ProfileMapRates                = "rates"
-	ProfileMapRules                = "rules"
-	ProfileMapScratches            = "scratches"
-	ProfileMapSegments             = "segments"
-	ProfileMapSites                = "sites"
-	ProfileMapStats                = "stats"
-	ProfileMapThreads              = "threads"
-	ProfileProgOffCpu              = "off_cpu"
-	ProfileProgOffCpuAsleep        = "off_cpu_asleep"
-	ProfileProgOffCpuWaking        = "off_cpu_waking"
-	ProfileProgOnCpu               = "on_cpu"
-	ProfileProgProcessExec         = "process_exec"
-	ProfileProgProcessExit         = "process_exit"
-	ProfileProgProcessFork         = "process_fork"
-	ProfileVarCurrentRound         = "current_round"
-	ProfileVarExcludedEpoch        = "excluded_epoch"
-	ProfileVarHashSeed             = "hash_seed"
-	ProfileVarHaveExcluded         = "have_excluded"
-	ProfileVarKeepsQueued          = "keeps_queued"
-	ProfileVarMaxFactor            = "max_factor"
-	ProfileVarMaxKept              = "max_kept"
-	ProfileVarNoState              = "no_state"
-	ProfileVarRoundBegan           = "round_began"
-	ProfileVarTypeAsleep           = "type_asleep"
-	ProfileVarTypeCfaKind          = "type_cfa_kind"
-	ProfileVarTypeProcessEvent     = "type_process_event"
-	ProfileVarTypeProcessEventKind = "type_process_event_kind"
-	ProfileVarTypeRoundStat        = "type_round_stat"
-	ProfileVarTypeSampleKey        = "type_sample_key"
-	ProfileVarTypeSampleKind       = "type_sample_kind"
-	ProfileVarTypeSampleValue      = "type_sample_value"
-	ProfileVarTypeSavedKind        = "type_saved_kind"
-	ProfileVarTypeSpaceNode        = "type_space_node"
-	ProfileVarTypeStackEnd         = "type_stack_end"
-	ProfileVarTypeTableInner       = "type_table_inner"
-	ProfileVarTypeTableLeaf        = "type_table_leaf"
-	ProfileVarTypeThreadState      = "type_thread_state"
-	ProfileVarTypeUnwindFileState  = "type_unwind_file_state"
-	ProfileVarTypeWaitCause        = "type_wait_cause"
-	ProfileVarUnwindEpoch          = "unwind_epoch"
-	ProfileVarWantComm             = "want_comm"
-	ProfileVarWantKernel           = "want_kernel"
-	ProfileVarWantTid              = "want_tid"
-	ProfileVarWantUser             = "want_user"
-	ProfileVarWantWaker            = "want_waker"
+	ProfileMapArena                 = "arena"
+	ProfileMapAsleepScratches       = "asleep_scratches"
+	ProfileMapCounts                = "counts"
+	ProfileMapCursors               = "cursors"
+	ProfileMapExcluded              = "excluded"
+	ProfileMapExcludedLately        = "excluded_lately"
+	ProfileMapFiles                 = "files"
+	ProfileMapFollowed              = "followed"
+	ProfileMapFreeChunks0           = "free_chunks_0"
+	ProfileMapFreeChunks1           = "free_chunks_1"
+	ProfileMapLostProcessEvents     = "lost_process_events"
+	ProfileMapProcessEvents         = "process_events"
+	ProfileMapProcesses             = "processes"
+	ProfileMapPythonCodes           = "python_codes"
+	ProfileMapPythonLayouts         = "python_layouts"
+	ProfileMapPythonProcesses       = "python_processes"
+	ProfileMapPythonThreads         = "python_threads"
+	ProfileMapRates                 = "rates"
+	ProfileMapRules                 = "rules"
+	ProfileMapScratches             = "scratches"
+	ProfileMapSegments              = "segments"
+	ProfileMapSites                 = "sites"
+	ProfileMapStats                 = "stats"
+	ProfileMapThreads               = "threads"
+	ProfileProgOffCpu               = "off_cpu"
+	ProfileProgOffCpuAsleep         = "off_cpu_asleep"
+	ProfileProgOffCpuWaking         = "off_cpu_waking"
+	ProfileProgOnCpu                = "on_cpu"
+	ProfileProgProcessExec          = "process_exec"
+	ProfileProgProcessExit          = "process_exit"
+	ProfileProgProcessFork          = "process_fork"
+	ProfileVarCurrentRound          = "current_round"
+	ProfileVarExcludedEpoch         = "excluded_epoch"
+	ProfileVarHashSeed              = "hash_seed"
+	ProfileVarHaveExcluded          = "have_excluded"
+	ProfileVarHavePython            = "have_python"
+	ProfileVarKeepsQueued           = "keeps_queued"
+	ProfileVarMaxFactor             = "max_factor"
+	ProfileVarMaxKept               = "max_kept"
+	ProfileVarNoState               = "no_state"
+	ProfileVarPythonEpoch           = "python_epoch"
+	ProfileVarRoundBegan            = "round_began"
+	ProfileVarTypeAsleep            = "type_asleep"
+	ProfileVarTypeCfaKind           = "type_cfa_kind"
+	ProfileVarTypeProcessEvent      = "type_process_event"
+	ProfileVarTypeProcessEventKind  = "type_process_event_kind"
+	ProfileVarTypePythonCode        = "type_python_code"
+	ProfileVarTypePythonInstruction = "type_python_instruction"
+	ProfileVarTypePythonLayout      = "type_python_layout"
+	ProfileVarTypePythonProcess     = "type_python_process"
+	ProfileVarTypeRoundStat         = "type_round_stat"
+	ProfileVarTypeSampleKey         = "type_sample_key"
+	ProfileVarTypeSampleKind        = "type_sample_kind"
+	ProfileVarTypeSampleValue       = "type_sample_value"
+	ProfileVarTypeSavedKind         = "type_saved_kind"
+	ProfileVarTypeSpaceNode         = "type_space_node"
+	ProfileVarTypeStackEnd          = "type_stack_end"
+	ProfileVarTypeTableInner        = "type_table_inner"
+	ProfileVarTypeTableLeaf         = "type_table_leaf"
+	ProfileVarTypeThreadState       = "type_thread_state"
+	ProfileVarTypeUnwindFileState   = "type_unwind_file_state"
+	ProfileVarTypeWaitCause         = "type_wait_cause"
+	ProfileVarUnwindEpoch           = "unwind_epoch"
+	ProfileVarWantComm              = "want_comm"
+	ProfileVarWantKernel            = "want_kernel"
+	ProfileVarWantTid               = "want_tid"
+	ProfileVarWantUser              = "want_user"
+	ProfileVarWantWaker             = "want_waker"
 )
 
 // LoadProfile returns the embedded CollectionSpec for Profile.
@@ -500,6 +624,10 @@ type ProfileMapSpecs struct {
 	LostProcessEvents *ebpf.MapSpec `ebpf:"lost_process_events"`
 	ProcessEvents     *ebpf.MapSpec `ebpf:"process_events"`
 	Processes         *ebpf.MapSpec `ebpf:"processes"`
+	PythonCodes       *ebpf.MapSpec `ebpf:"python_codes"`
+	PythonLayouts     *ebpf.MapSpec `ebpf:"python_layouts"`
+	PythonProcesses   *ebpf.MapSpec `ebpf:"python_processes"`
+	PythonThreads     *ebpf.MapSpec `ebpf:"python_threads"`
 	Rates             *ebpf.MapSpec `ebpf:"rates"`
 	Rules             *ebpf.MapSpec `ebpf:"rules"`
 	Scratches         *ebpf.MapSpec `ebpf:"scratches"`
@@ -513,37 +641,43 @@ type ProfileMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProfileVariableSpecs struct {
-	CurrentRound         *ebpf.VariableSpec `ebpf:"current_round"`
-	ExcludedEpoch        *ebpf.VariableSpec `ebpf:"excluded_epoch"`
-	HashSeed             *ebpf.VariableSpec `ebpf:"hash_seed"`
-	HaveExcluded         *ebpf.VariableSpec `ebpf:"have_excluded"`
-	KeepsQueued          *ebpf.VariableSpec `ebpf:"keeps_queued"`
-	MaxFactor            *ebpf.VariableSpec `ebpf:"max_factor"`
-	MaxKept              *ebpf.VariableSpec `ebpf:"max_kept"`
-	NoState              *ebpf.VariableSpec `ebpf:"no_state"`
-	RoundBegan           *ebpf.VariableSpec `ebpf:"round_began"`
-	TypeAsleep           *ebpf.VariableSpec `ebpf:"type_asleep"`
-	TypeCfaKind          *ebpf.VariableSpec `ebpf:"type_cfa_kind"`
-	TypeProcessEvent     *ebpf.VariableSpec `ebpf:"type_process_event"`
-	TypeProcessEventKind *ebpf.VariableSpec `ebpf:"type_process_event_kind"`
-	TypeRoundStat        *ebpf.VariableSpec `ebpf:"type_round_stat"`
-	TypeSampleKey        *ebpf.VariableSpec `ebpf:"type_sample_key"`
-	TypeSampleKind       *ebpf.VariableSpec `ebpf:"type_sample_kind"`
-	TypeSampleValue      *ebpf.VariableSpec `ebpf:"type_sample_value"`
-	TypeSavedKind        *ebpf.VariableSpec `ebpf:"type_saved_kind"`
-	TypeSpaceNode        *ebpf.VariableSpec `ebpf:"type_space_node"`
-	TypeStackEnd         *ebpf.VariableSpec `ebpf:"type_stack_end"`
-	TypeTableInner       *ebpf.VariableSpec `ebpf:"type_table_inner"`
-	TypeTableLeaf        *ebpf.VariableSpec `ebpf:"type_table_leaf"`
-	TypeThreadState      *ebpf.VariableSpec `ebpf:"type_thread_state"`
-	TypeUnwindFileState  *ebpf.VariableSpec `ebpf:"type_unwind_file_state"`
-	TypeWaitCause        *ebpf.VariableSpec `ebpf:"type_wait_cause"`
-	UnwindEpoch          *ebpf.VariableSpec `ebpf:"unwind_epoch"`
-	WantComm             *ebpf.VariableSpec `ebpf:"want_comm"`
-	WantKernel           *ebpf.VariableSpec `ebpf:"want_kernel"`
-	WantTid              *ebpf.VariableSpec `ebpf:"want_tid"`
-	WantUser             *ebpf.VariableSpec `ebpf:"want_user"`
-	WantWaker            *ebpf.VariableSpec `ebpf:"want_waker"`
+	CurrentRound          *ebpf.VariableSpec `ebpf:"current_round"`
+	ExcludedEpoch         *ebpf.VariableSpec `ebpf:"excluded_epoch"`
+	HashSeed              *ebpf.VariableSpec `ebpf:"hash_seed"`
+	HaveExcluded          *ebpf.VariableSpec `ebpf:"have_excluded"`
+	HavePython            *ebpf.VariableSpec `ebpf:"have_python"`
+	KeepsQueued           *ebpf.VariableSpec `ebpf:"keeps_queued"`
+	MaxFactor             *ebpf.VariableSpec `ebpf:"max_factor"`
+	MaxKept               *ebpf.VariableSpec `ebpf:"max_kept"`
+	NoState               *ebpf.VariableSpec `ebpf:"no_state"`
+	PythonEpoch           *ebpf.VariableSpec `ebpf:"python_epoch"`
+	RoundBegan            *ebpf.VariableSpec `ebpf:"round_began"`
+	TypeAsleep            *ebpf.VariableSpec `ebpf:"type_asleep"`
+	TypeCfaKind           *ebpf.VariableSpec `ebpf:"type_cfa_kind"`
+	TypeProcessEvent      *ebpf.VariableSpec `ebpf:"type_process_event"`
+	TypeProcessEventKind  *ebpf.VariableSpec `ebpf:"type_process_event_kind"`
+	TypePythonCode        *ebpf.VariableSpec `ebpf:"type_python_code"`
+	TypePythonInstruction *ebpf.VariableSpec `ebpf:"type_python_instruction"`
+	TypePythonLayout      *ebpf.VariableSpec `ebpf:"type_python_layout"`
+	TypePythonProcess     *ebpf.VariableSpec `ebpf:"type_python_process"`
+	TypeRoundStat         *ebpf.VariableSpec `ebpf:"type_round_stat"`
+	TypeSampleKey         *ebpf.VariableSpec `ebpf:"type_sample_key"`
+	TypeSampleKind        *ebpf.VariableSpec `ebpf:"type_sample_kind"`
+	TypeSampleValue       *ebpf.VariableSpec `ebpf:"type_sample_value"`
+	TypeSavedKind         *ebpf.VariableSpec `ebpf:"type_saved_kind"`
+	TypeSpaceNode         *ebpf.VariableSpec `ebpf:"type_space_node"`
+	TypeStackEnd          *ebpf.VariableSpec `ebpf:"type_stack_end"`
+	TypeTableInner        *ebpf.VariableSpec `ebpf:"type_table_inner"`
+	TypeTableLeaf         *ebpf.VariableSpec `ebpf:"type_table_leaf"`
+	TypeThreadState       *ebpf.VariableSpec `ebpf:"type_thread_state"`
+	TypeUnwindFileState   *ebpf.VariableSpec `ebpf:"type_unwind_file_state"`
+	TypeWaitCause         *ebpf.VariableSpec `ebpf:"type_wait_cause"`
+	UnwindEpoch           *ebpf.VariableSpec `ebpf:"unwind_epoch"`
+	WantComm              *ebpf.VariableSpec `ebpf:"want_comm"`
+	WantKernel            *ebpf.VariableSpec `ebpf:"want_kernel"`
+	WantTid               *ebpf.VariableSpec `ebpf:"want_tid"`
+	WantUser              *ebpf.VariableSpec `ebpf:"want_user"`
+	WantWaker             *ebpf.VariableSpec `ebpf:"want_waker"`
 }
 
 // ProfileObjects contains all objects after they have been loaded into the kernel.
@@ -579,6 +713,10 @@ type ProfileMaps struct {
 	LostProcessEvents *ebpf.Map `ebpf:"lost_process_events"`
 	ProcessEvents     *ebpf.Map `ebpf:"process_events"`
 	Processes         *ebpf.Map `ebpf:"processes"`
+	PythonCodes       *ebpf.Map `ebpf:"python_codes"`
+	PythonLayouts     *ebpf.Map `ebpf:"python_layouts"`
+	PythonProcesses   *ebpf.Map `ebpf:"python_processes"`
+	PythonThreads     *ebpf.Map `ebpf:"python_threads"`
 	Rates             *ebpf.Map `ebpf:"rates"`
 	Rules             *ebpf.Map `ebpf:"rules"`
 	Scratches         *ebpf.Map `ebpf:"scratches"`
@@ -603,6 +741,10 @@ func (m *ProfileMaps) Close() error {
 		m.LostProcessEvents,
 		m.ProcessEvents,
 		m.Processes,
+		m.PythonCodes,
+		m.PythonLayouts,
+		m.PythonProcesses,
+		m.PythonThreads,
 		m.Rates,
 		m.Rules,
 		m.Scratches,
@@ -617,37 +759,43 @@ func (m *ProfileMaps) Close() error {
 //
 // It can be passed to LoadProfileObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProfileVariables struct {
-	CurrentRound         *ebpf.Variable `ebpf:"current_round"`
-	ExcludedEpoch        *ebpf.Variable `ebpf:"excluded_epoch"`
-	HashSeed             *ebpf.Variable `ebpf:"hash_seed"`
-	HaveExcluded         *ebpf.Variable `ebpf:"have_excluded"`
-	KeepsQueued          *ebpf.Variable `ebpf:"keeps_queued"`
-	MaxFactor            *ebpf.Variable `ebpf:"max_factor"`
-	MaxKept              *ebpf.Variable `ebpf:"max_kept"`
-	NoState              *ebpf.Variable `ebpf:"no_state"`
-	RoundBegan           *ebpf.Variable `ebpf:"round_began"`
-	TypeAsleep           *ebpf.Variable `ebpf:"type_asleep"`
-	TypeCfaKind          *ebpf.Variable `ebpf:"type_cfa_kind"`
-	TypeProcessEvent     *ebpf.Variable `ebpf:"type_process_event"`
-	TypeProcessEventKind *ebpf.Variable `ebpf:"type_process_event_kind"`
-	TypeRoundStat        *ebpf.Variable `ebpf:"type_round_stat"`
-	TypeSampleKey        *ebpf.Variable `ebpf:"type_sample_key"`
-	TypeSampleKind       *ebpf.Variable `ebpf:"type_sample_kind"`
-	TypeSampleValue      *ebpf.Variable `ebpf:"type_sample_value"`
-	TypeSavedKind        *ebpf.Variable `ebpf:"type_saved_kind"`
-	TypeSpaceNode        *ebpf.Variable `ebpf:"type_space_node"`
-	TypeStackEnd         *ebpf.Variable `ebpf:"type_stack_end"`
-	TypeTableInner       *ebpf.Variable `ebpf:"type_table_inner"`
-	TypeTableLeaf        *ebpf.Variable `ebpf:"type_table_leaf"`
-	TypeThreadState      *ebpf.Variable `ebpf:"type_thread_state"`
-	TypeUnwindFileState  *ebpf.Variable `ebpf:"type_unwind_file_state"`
-	TypeWaitCause        *ebpf.Variable `ebpf:"type_wait_cause"`
-	UnwindEpoch          *ebpf.Variable `ebpf:"unwind_epoch"`
-	WantComm             *ebpf.Variable `ebpf:"want_comm"`
-	WantKernel           *ebpf.Variable `ebpf:"want_kernel"`
-	WantTid              *ebpf.Variable `ebpf:"want_tid"`
-	WantUser             *ebpf.Variable `ebpf:"want_user"`
-	WantWaker            *ebpf.Variable `ebpf:"want_waker"`
+	CurrentRound          *ebpf.Variable `ebpf:"current_round"`
+	ExcludedEpoch         *ebpf.Variable `ebpf:"excluded_epoch"`
+	HashSeed              *ebpf.Variable `ebpf:"hash_seed"`
+	HaveExcluded          *ebpf.Variable `ebpf:"have_excluded"`
+	HavePython            *ebpf.Variable `ebpf:"have_python"`
+	KeepsQueued           *ebpf.Variable `ebpf:"keeps_queued"`
+	MaxFactor             *ebpf.Variable `ebpf:"max_factor"`
+	MaxKept               *ebpf.Variable `ebpf:"max_kept"`
+	NoState               *ebpf.Variable `ebpf:"no_state"`
+	PythonEpoch           *ebpf.Variable `ebpf:"python_epoch"`
+	RoundBegan            *ebpf.Variable `ebpf:"round_began"`
+	TypeAsleep            *ebpf.Variable `ebpf:"type_asleep"`
+	TypeCfaKind           *ebpf.Variable `ebpf:"type_cfa_kind"`
+	TypeProcessEvent      *ebpf.Variable `ebpf:"type_process_event"`
+	TypeProcessEventKind  *ebpf.Variable `ebpf:"type_process_event_kind"`
+	TypePythonCode        *ebpf.Variable `ebpf:"type_python_code"`
+	TypePythonInstruction *ebpf.Variable `ebpf:"type_python_instruction"`
+	TypePythonLayout      *ebpf.Variable `ebpf:"type_python_layout"`
+	TypePythonProcess     *ebpf.Variable `ebpf:"type_python_process"`
+	TypeRoundStat         *ebpf.Variable `ebpf:"type_round_stat"`
+	TypeSampleKey         *ebpf.Variable `ebpf:"type_sample_key"`
+	TypeSampleKind        *ebpf.Variable `ebpf:"type_sample_kind"`
+	TypeSampleValue       *ebpf.Variable `ebpf:"type_sample_value"`
+	TypeSavedKind         *ebpf.Variable `ebpf:"type_saved_kind"`
+	TypeSpaceNode         *ebpf.Variable `ebpf:"type_space_node"`
+	TypeStackEnd          *ebpf.Variable `ebpf:"type_stack_end"`
+	TypeTableInner        *ebpf.Variable `ebpf:"type_table_inner"`
+	TypeTableLeaf         *ebpf.Variable `ebpf:"type_table_leaf"`
+	TypeThreadState       *ebpf.Variable `ebpf:"type_thread_state"`
+	TypeUnwindFileState   *ebpf.Variable `ebpf:"type_unwind_file_state"`
+	TypeWaitCause         *ebpf.Variable `ebpf:"type_wait_cause"`
+	UnwindEpoch           *ebpf.Variable `ebpf:"unwind_epoch"`
+	WantComm              *ebpf.Variable `ebpf:"want_comm"`
+	WantKernel            *ebpf.Variable `ebpf:"want_kernel"`
+	WantTid               *ebpf.Variable `ebpf:"want_tid"`
+	WantUser              *ebpf.Variable `ebpf:"want_user"`
+	WantWaker             *ebpf.Variable `ebpf:"want_waker"`
 }
 
 // ProfilePrograms contains all programs after they have been loaded into the kernel.

@@ -20,6 +20,7 @@ type Config struct {
 	Server        Server         `yaml:"server"`
 	Profiles      Profiles       `yaml:"profiles"`
 	Symbols       Symbols        `yaml:"symbols"`
+	Python        Python         `yaml:"python"`
 	TargetConfigs []sd.JobConfig `yaml:"target_configs"`
 	Write         []*Write       `yaml:"write,omitempty"`
 	Store         Store          `yaml:"store"`
@@ -111,6 +112,13 @@ type Symbols struct {
 	SidebandBytes  Bytes `yaml:"sideband_bytes"`   // ring of mapping records of each CPU; a power of two
 	EventRingBytes Bytes `yaml:"event_ring_bytes"` // ring of process events; a power of two
 	MaxTargets     int   `yaml:"max_targets"`      // with labels of their own, at once
+}
+
+// Python says whether and how far the functions of Python programs are named.
+type Python struct {
+	Enabled bool `yaml:"enabled"`
+	// MaxFunctions bounds those whose names the kernel keeps.
+	MaxFunctions int `yaml:"max_functions"`
 }
 
 // Write is an endpoint that profiles are pushed to.

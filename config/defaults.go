@@ -51,6 +51,7 @@ func Default() *Config {
 			EventRingBytes: 256 << 10,
 			MaxTargets:     sd.DefaultMaxTargets,
 		},
+		Python: Python{Enabled: true, MaxFunctions: 16384},
 		TargetConfigs: []sd.JobConfig{{
 			JobName:   "host",
 			Discovery: discovery.Configs{sd.DefaultProcessSDConfig()},

@@ -103,6 +103,7 @@ func TestFull(t *testing.T) {
 	check("debuginfod_urls", c.Symbols.DebuginfodURLs[0].String(), "https://user:hunter2@debuginfod.example.com/base/")
 	check("debuginfod_cache_path", c.Symbols.DebuginfodCachePath, "testdata/good/data/debuginfod")
 	check("debuginfod_timeout", c.Symbols.DebuginfodTimeout, model.Duration(30*time.Second))
+	check("python", c.Python, Python{MaxFunctions: 2048})
 	check("store", c.Store, Store{Enabled: true, Path: "testdata/good/data/store", Retention: model.Duration(24 * time.Hour), MaxBytes: 2e9})
 	check("jobs", len(c.TargetConfigs), 2)
 	check("mechanisms", len(c.TargetConfigs[1].Discovery), 10)

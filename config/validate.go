@@ -141,6 +141,7 @@ func (c *Config) checkSymbols(k *checker) {
 	between(k, "symbols.max_processes", s.MaxProcesses, 64, 1<<20)
 	between(k, "symbols.max_excluded", s.MaxExcluded, 64, 1<<20)
 	between(k, "symbols.max_targets", s.MaxTargets, 1, 1<<20)
+	between(k, "python.max_functions", c.Python.MaxFunctions, 1024, 1<<20)
 	ring(k, "symbols.sideband_bytes", s.SidebandBytes, 16<<10, 16<<20)
 	ring(k, "symbols.event_ring_bytes", s.EventRingBytes, 16<<10, 64<<20)
 }

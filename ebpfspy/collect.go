@@ -107,7 +107,17 @@ func (s *Session) takeRound() (*rawRound, error) {
 	s.mu.Unlock()
 	raw.firstRead = time.Now()
 	err = s.count.drain(old, raw)
+	raw.interpreters = s.kern.interpreters
+	raw.interpreters.learn(raw, s.lives)
 	return raw, err
+}
+
+// lives says whether a process has not ended, as far as is known.
+func (s *Session) lives(id identity) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.table.byID[id]
+	return p != nil && p.exited == 0
 }
 
 // settleKernel enters what the kernel says it took and dropped, and checks that it
@@ -211,7 +221,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 		sub := subjects[subjectOf(key)]
 		sub.samples += n
 		reason := sub.reason
-		user, kernel, ok := raw.frames(i)
+		st, ok := raw.frames(i)
 		if !ok && reason == "" {
 			reason = ledger.RoundAbandoned
 		}
@@ -221,12 +231,8 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 			info.Dropped[reason] += n
 			continue
 		}
-		end := min(key.UserEnd, uint8(bpf.ProfileStackEndSTACK_END_MAX)-1)
-		var cut bool
-		buf, cut = s.resolve(buf[:0], raw, key, sub, user, kernel)
-		if cut && end == uint8(bpf.ProfileStackEndSTACK_WHOLE) {
-			end = uint8(bpf.ProfileStackEndSTACK_BROKEN_CHAIN)
-		}
+		var end bpf.ProfileStackEnd
+		buf, end = s.resolve(buf[:0], raw, key, sub, st)
 		all[end] += n
 		sub.ends[end] += n
 		sample.Target, sample.PID, sample.Stack, sample.Count = sub.target, sd.PID(key.Tgid), buf, n
@@ -238,7 +244,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 			if i, ok := wakers[key.Waker]; ok {
 				sample.Stack = s.withWaker(buf, raw, i, subjects)
 			}
-			sample.Idle = s.opts.OffCPU.Idle != IdleKeep && isIdle(sample.Wait, buf)
+			sample.Idle = s.opts.OffCPU.Idle != IdleKeep && isIdle(sample.Wait, buf, key.PythonLen > 0)
 			if sample.Idle && s.opts.OffCPU.Idle == IdleDrop {
 				sub.dropped += n
 				s.account.Drop(ledger.Idle, n)
@@ -290,21 +296,20 @@ const interrupted = uint64(1) << 63
 // hasWord is FRAME_WORD of c/spanflame.h: the next entry is a word of the frame.
 const hasWord = uint64(1) << 62
 
-// resolve turns addresses into locations. cut says that a caller's address lies in
-// no code: what looked like a chain of frame pointers was none.
-func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user, kernel []uint64) (_ []*stack.Location, cut bool) {
+// resolve turns the words of a stack into locations, and says how its user frames end.
+func (s *Session) resolve(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, st rawStack) ([]*stack.Location, bpf.ProfileStackEnd) {
 	var inside map[string]bool
 	if Kind(key.Kind) == OffCPU {
 		inside = scheduler
 	}
-	out, cut = s.resolveUser(s.resolveKernel(out, kernel, inside), raw, key, sub, user)
+	out, end := s.resolveUser(s.resolveKernel(out, st.kernel, inside), raw, key, sub, st)
 	if s.opts.CommFrame {
 		out = append(out, s.locs.comm(commString(key.Comm)))
 	}
 	if len(out) == 0 {
 		out = append(out, s.locs.noMapping)
 	}
-	return out, cut
+	return out, end
 }
 
 // resolveKernel appends the locations of kernel addresses to none, less the sampler's own
@@ -320,13 +325,18 @@ func (s *Session) resolveKernel(out []*stack.Location, kernel []uint64, inside m
 }
 
 // resolveUser appends the locations of user addresses, and how the stack ends.
-func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, user []uint64) (_ []*stack.Location, cut bool) {
-	for i := 0; i < len(user); i++ {
-		addr, first, word := user[i]&^hasWord, i == 0, uint64(0)
-		if user[i]&hasWord != 0 && i+1 < len(user) {
+func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.ProfileSampleKey, sub *subject, st rawStack) ([]*stack.Location, bpf.ProfileStackEnd) {
+	cut := false
+	from := len(out)
+	interpreted := len(st.python) > 0
+	s.kinds = s.kinds[:0]
+	for i := 0; i < len(st.user); i++ {
+		addr, first, word := st.user[i]&^hasWord, i == 0, uint64(0)
+		if st.user[i]&hasWord != 0 && i+1 < len(st.user) {
 			i++
-			word = user[i]
+			word = st.user[i]
 		}
+		kind := frameOther
 		// The innermost address is exact also when the thread is in the kernel: it is
 		// that of the instruction after the system call. Looking it up as it is finds
 		// the function that made the call.
@@ -356,11 +366,15 @@ func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.Pro
 				}
 				if loc := s.madeLocation(sub, p); loc != nil {
 					out = append(out, loc)
+					s.kinds = append(s.kinds, frameOther)
 					continue
 				}
 			}
 			m.file.seen = raw.number
 			offset := at - m.start + m.offset
+			if interpreted {
+				kind = raw.interpreters.kindOf(sub, m.file, offset)
+			}
 			loc := m.file.locations[offset]
 			if loc == nil {
 				pid := sub.proc.id.pid
@@ -371,15 +385,22 @@ func (s *Session) resolveUser(out []*stack.Location, raw *rawRound, key *bpf.Pro
 		if cut {
 			break
 		}
+		s.kinds = append(s.kinds, kind)
 	}
-	end := bpf.ProfileStackEnd(key.UserEnd)
-	switch {
-	case cut && end == bpf.ProfileStackEndSTACK_WHOLE:
-		out = append(out, s.locs.marker(endNames[bpf.ProfileStackEndSTACK_BROKEN_CHAIN]))
-	case end != bpf.ProfileStackEndSTACK_WHOLE && end != bpf.ProfileStackEndSTACK_NONE && end < bpf.ProfileStackEndSTACK_END_MAX:
+	end := min(bpf.ProfileStackEnd(key.UserEnd), bpf.ProfileStackEndSTACK_END_MAX-1)
+	if cut && end == bpf.ProfileStackEndSTACK_WHOLE {
+		// What looked like a chain of frame pointers was none.
+		end = bpf.ProfileStackEndSTACK_BROKEN_CHAIN
+	}
+	if interpreted {
+		out = s.withPython(out, from, raw, st.python, end != bpf.ProfileStackEndSTACK_WHOLE)
+		// The Python frames complete the native ones, and are less where they are cut.
+		end = min(bpf.ProfileStackEnd(key.PythonEnd), bpf.ProfileStackEndSTACK_END_MAX-1)
+	}
+	if end != bpf.ProfileStackEndSTACK_WHOLE && end != bpf.ProfileStackEndSTACK_NONE {
 		out = append(out, s.locs.marker(endNames[end]))
 	}
-	return out, cut
+	return out, end
 }
 
 // madeLocation returns the location of a place in code that a process made, nil if
@@ -582,6 +603,7 @@ func (s *Session) afterRound(info *RoundInfo, work []*rawRound) {
 		}
 	}
 	s.locs.expire(s.round)
+	s.kern.interpreters.expire(s.round)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(work) > 0 {

@@ -27,6 +27,7 @@ type file struct {
 	names     uint64          // generation of the module's names in locations
 	unnamed   *stack.Location // stands for all addresses without a name, if the style has one for them
 	seen      uint64          // last round with a sample in it
+	python    *pythonFile     // nil: none is known
 }
 
 // locations resolves offsets in files and addresses of the kernel, and keeps what
@@ -45,6 +46,16 @@ type locations struct {
 	ambiguous       *stack.Location
 	truncated       map[string]*stack.Location
 	comms           map[string]*stack.Location
+
+	python        map[pythonKey]*stack.Location
+	pythonUnknown *stack.Location
+	generation    uint64 // counts reset
+}
+
+// pythonKey is a line of a Python function: all processes share its location.
+type pythonKey struct {
+	name, file string
+	line       int
 }
 
 func newLocations(style UnknownStyle, symbols *symtab.Cache, kernel *symtab.Kernel) *locations {
@@ -67,6 +78,9 @@ func (l *locations) reset() {
 	l.ambiguous = stack.Pseudo("[remapped code]")
 	l.truncated = map[string]*stack.Location{}
 	l.comms = map[string]*stack.Location{}
+	l.python = map[pythonKey]*stack.Location{}
+	l.pythonUnknown = stack.Pseudo("[python]")
+	l.generation++
 }
 
 // forgetKernel forgets the locations of the kernel, whose modules have changed.
@@ -145,6 +159,18 @@ func (l *locations) kernelCode(addr uint64) *stack.Location {
 func (l *locations) keep(in map[uint64]*stack.Location, at uint64, loc *stack.Location) {
 	in[at] = loc
 	l.count++
+}
+
+// pythonAt is the location of a line of a Python function.
+func (l *locations) pythonAt(name, file string, line int) *stack.Location {
+	k := pythonKey{name, file, line}
+	loc := l.python[k]
+	if loc == nil {
+		loc = &stack.Location{Lines: []stack.Line{{Function: name, File: file, Line: line}}}
+		l.python[k] = loc
+		l.count++
+	}
+	return loc
 }
 
 // marker is the root of a stack that is not whole.

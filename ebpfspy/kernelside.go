@@ -60,21 +60,22 @@ func startError(step string, err error) *StartError {
 // kernelSide is all that the kernel holds for the session: programs, maps, links
 // and events. It is made whole or not at all, and closed whole.
 type kernelSide struct {
-	logger   log.Logger
-	metrics  *metrics
-	objs     bpf.ProfileObjects
-	inner    [rounds]*ebpf.Map
-	links    []link.Link
-	offLinks []link.Link // of the off-CPU sampler, while it runs
-	waking   link.Link   // of its part that is called when threads are woken; nil: it is not
-	waker    bool        // whether it is to be known by whom
-	offCPU   bool        // whether there is one
-	followed []byte      // its counters of threads
-	asleep   *link.Iter  // reads what is known of threads that sleep; nil: it cannot
-	clocks   map[int]*clock
-	sideband map[int]*perfevent.Sideband
-	ring     *ringbuf.Reader
-	unwinder *unwinder
+	logger       log.Logger
+	metrics      *metrics
+	objs         bpf.ProfileObjects
+	inner        [rounds]*ebpf.Map
+	links        []link.Link
+	offLinks     []link.Link // of the off-CPU sampler, while it runs
+	waking       link.Link   // of its part that is called when threads are woken; nil: it is not
+	waker        bool        // whether it is to be known by whom
+	offCPU       bool        // whether there is one
+	followed     []byte      // its counters of threads
+	asleep       *link.Iter  // reads what is known of threads that sleep; nil: it cannot
+	clocks       map[int]*clock
+	sideband     map[int]*perfevent.Sideband
+	ring         *ringbuf.Reader
+	unwinder     *unwinder
+	interpreters *interpreters
 	// excludedEpoch is that of the kernel's; pumpMu guards it.
 	excludedEpoch uint32
 	chunks        int // a round
@@ -169,6 +170,14 @@ func (k *kernelSide) load() error {
 	spec.Maps[bpf.ProfileMapExcluded].MaxEntries = uint32(k.opts.MaxExcluded)
 	spec.Maps[bpf.ProfileMapProcessEvents].MaxEntries = uint32(k.opts.EventRingBytes)
 	spec.Maps[bpf.ProfileMapProcesses].MaxEntries = uint32(max(k.opts.MaxProcesses/2, 64))
+	spec.Maps[bpf.ProfileMapPythonProcesses].MaxEntries = 64
+	spec.Maps[bpf.ProfileMapPythonThreads].MaxEntries = 64
+	spec.Maps[bpf.ProfileMapPythonCodes].MaxEntries = 64
+	if !k.opts.Python.Disabled {
+		spec.Maps[bpf.ProfileMapPythonProcesses].MaxEntries = uint32(max(k.opts.MaxProcesses/2, 64))
+		spec.Maps[bpf.ProfileMapPythonThreads].MaxEntries = uint32(k.opts.Python.MaxThreads)
+		spec.Maps[bpf.ProfileMapPythonCodes].MaxEntries = uint32(k.opts.Python.MaxFunctions)
+	}
 	segments := spec.Maps[bpf.ProfileMapSegments]
 	segments.MaxEntries = uint32(max(k.opts.TableBytes/(int64(segments.InnerMap.MaxEntries)*nodeBytes), 1))
 
@@ -212,7 +221,8 @@ func (k *kernelSide) load() error {
 			return err
 		}
 	}
-	k.unwinder, err = newUnwinder(k.logger, k.metrics, &k.objs, segments.InnerMap, segments.MaxEntries)
+	k.interpreters = newInterpreters(k.logger, k.metrics, &k.objs, k.opts.Python.Disabled)
+	k.unwinder, err = newUnwinder(k.logger, k.metrics, &k.objs, k.interpreters, segments.InnerMap, segments.MaxEntries)
 	return err
 }
 

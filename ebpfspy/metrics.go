@@ -29,6 +29,8 @@ type metrics struct {
 	madeEvicted       prometheus.Counter
 	madeRefused       *prometheus.CounterVec
 	madeFrames        *prometheus.CounterVec
+	pythonFunctions   prometheus.Gauge
+	pythonFull        prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -81,7 +83,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		madeFrames: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: ns + "jit_frames_total", Help: "Frames of stacks in code that programs made, by result: named, unnamed.",
 		}, []string{"result"}),
-		mapBytes: gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
+		pythonFunctions: gauge("python_functions", "Python functions whose names are kept."),
+		pythonFull:      counter("python_functions_full_total", "Frames of Python functions whose names the kernel had no room for."),
+		mapBytes:        gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
 	}
 	if reg == nil {
 		return m, nil
@@ -91,6 +95,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		m.stackEnds, m.executableEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
 		m.offCPU, m.tables, m.tableBytes, m.tableRows, m.tableSeconds, m.tablesEvicted, m.tablesDenied, m.tableErrors,
 		m.madePrograms, m.madeBytes, m.madeEvicted, m.madeRefused, m.madeFrames,
+		m.pythonFunctions, m.pythonFull,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err

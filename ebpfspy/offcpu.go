@@ -185,12 +185,17 @@ func (k *kernelSide) setOffCPU(o OffCPUOptions) error {
 
 // framesKey tells stacks apart by their frames alone.
 type framesKey struct {
-	user, kernel       uint64
-	userLen, kernelLen uint16
+	user, kernel         uint64
+	userLen              uint16
+	kernelLen, pythonLen uint8
+}
+
+func (k framesKey) words() int {
+	return int(k.userLen) + pythonWords*int(k.pythonLen) + int(k.kernelLen)
 }
 
 func framesKeyOf(k *bpf.ProfileSampleKey) framesKey {
-	return framesKey{k.UserHash, k.KernelHash, k.UserLen, k.KernelLen}
+	return framesKey{k.UserHash, k.KernelHash, k.UserLen, k.KernelLen, k.PythonLen}
 }
 
 // parked keeps the stacks of threads that were off their CPU when a round ended: their
@@ -325,7 +330,7 @@ func (c *counter) offCPUParts(raw *rawRound) error {
 	var words []uint64
 	for i := range raw.keys {
 		k, v := &raw.keys[i], &raw.values[i]
-		n := int(k.UserLen) + int(k.KernelLen)
+		n := framesKeyOf(k).words()
 		if v.Chunk != noChunk || n == 0 {
 			continue
 		}
@@ -344,7 +349,7 @@ func (c *counter) offCPUParts(raw *rawRound) error {
 	for k := range still {
 		if i, ok := known[k]; ok {
 			v := &raw.values[i]
-			n := uint32(k.userLen) + uint32(k.kernelLen)
+			n := uint32(k.words())
 			if chunk := raw.words[v.Chunk]; uint64(v.Word)+uint64(n) <= uint64(len(chunk)) {
 				next[k] = append([]uint64(nil), chunk[v.Word:v.Word+n]...)
 			}
@@ -379,7 +384,7 @@ func (k *kernelSide) readAsleep(p *parked) {
 			}
 			return
 		}
-		key := framesKey{user: a.UserHash, kernel: a.KernelHash, kernelLen: min(a.KernelLen, uint16(len(a.Kernel)))}
+		key := framesKey{user: a.UserHash, kernel: a.KernelHash, kernelLen: uint8(min(int(a.KernelLen), len(a.Kernel)))}
 		var frames []uint64
 		if a.UserHash != 0 {
 			key.userLen = 1

@@ -119,9 +119,13 @@ func TestIsIdle(t *testing.T) {
 		{"run_queue", "epoll_wait", false},
 		{"", "", false},
 	} {
-		if got := isIdle(tt.wait, frames(strings.Fields(tt.stack)...)); got != tt.want {
+		if got := isIdle(tt.wait, frames(strings.Fields(tt.stack)...), false); got != tt.want {
 			t.Errorf("%s in %s: idle is %v", tt.wait, tt.stack, got)
 		}
+	}
+	// A thread that waits for the lock of Python's interpreter, in a function.
+	if isIdle("lock", frames("futex_wait", "pthread_cond_timedwait", "work"), true) {
+		t.Error("a thread in a Python function is idle")
 	}
 }
 

@@ -33,6 +33,7 @@ type Options struct {
 	Preload bool
 	Symbols symtab.Options
 	OffCPU  OffCPUOptions
+	Python  PythonOptions
 
 	// Sizes of what one round can hold, of which the kernel keeps two.
 	MaxStacks  int   // distinct (process, stack) pairs; 0: DefaultMaxStacks
@@ -50,6 +51,14 @@ type Options struct {
 	ProcFS string // "": /proc
 }
 
+// PythonOptions say whether and how far Python functions are read of the memory of
+// processes.
+type PythonOptions struct {
+	Disabled     bool // the interpreter's own frames are shown
+	MaxFunctions int  // whose names are kept in the kernel; 0: DefaultMaxFunctions
+	MaxThreads   int  // whose state is remembered; 0: DefaultPythonThreads
+}
+
 // Defaults of Options.
 const (
 	DefaultFrequency      = 97
@@ -61,6 +70,8 @@ const (
 	PreloadWait           = 3 * time.Second
 	DefaultMaxProcesses   = 16384
 	DefaultMaxExcluded    = 4096
+	DefaultMaxFunctions   = 16384
+	DefaultPythonThreads  = 8192
 	DefaultSidebandBytes  = 128 << 10
 	DefaultEventRingBytes = 256 << 10
 )
@@ -112,6 +123,8 @@ func (o Options) withDefaults() (Options, error) {
 		set(&o.MaxExcluded, DefaultMaxExcluded, 64, 1<<20, "max excluded"),
 		set(&o.OffCPU.MaxEvents, DefaultMaxEvents, windowsASecond, MaxMaxEvents, "max events"),
 		set(&o.OffCPU.MaxThreads, DefaultMaxThreads, 64, 1<<20, "max threads"),
+		set(&o.Python.MaxFunctions, DefaultMaxFunctions, 1024, 1<<20, "max functions of Python"),
+		set(&o.Python.MaxThreads, DefaultPythonThreads, 1024, 1<<20, "max threads of Python"),
 		set(&o.SidebandBytes, DefaultSidebandBytes, 16<<10, 16<<20, "side-band bytes"),
 		set(&o.EventRingBytes, DefaultEventRingBytes, 16<<10, 64<<20, "event ring bytes"),
 	} {
@@ -145,7 +158,7 @@ func (o Options) period() time.Duration {
 
 // sameKernelSide says whether the kernel's maps and rings need no change.
 func (o Options) sameKernelSide(p Options) bool {
-	return o.OffCPU.Enabled == p.OffCPU.Enabled && o.OffCPU.MaxThreads == p.OffCPU.MaxThreads && o.DisableCPU == p.DisableCPU &&
+	return o.Python == p.Python && o.OffCPU.Enabled == p.OffCPU.Enabled && o.OffCPU.MaxThreads == p.OffCPU.MaxThreads && o.DisableCPU == p.DisableCPU &&
 		o.MaxStacks == p.MaxStacks && o.ArenaBytes == p.ArenaBytes && o.TableBytes == p.TableBytes && o.MaxProcesses == p.MaxProcesses && o.MaxExcluded == p.MaxExcluded &&
 		o.SidebandBytes == p.SidebandBytes && o.EventRingBytes == p.EventRingBytes
 }

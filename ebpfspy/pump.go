@@ -147,6 +147,8 @@ func (s *Session) pumpOnce() int {
 		s.pending = slices.Clone(s.pending)
 	}
 
+	s.kern.interpreters.readSoon(s.newCodes, s.lives)
+	s.newCodes = s.newCodes[:0]
 	s.holdFiles(files)
 	if len(reads) > maxReadsPerPump {
 		reads = reads[len(reads)-maxReadsPerPump:]
@@ -192,6 +194,9 @@ func (s *Session) readRings() {
 		switch bpf.ProfileProcessEventKind(e.Kind) {
 		case bpf.ProfileProcessEventKindASK_PROCESS, bpf.ProfileProcessEventKindASK_FILE:
 			s.asks = append(s.asks, e)
+			continue
+		case bpf.ProfileProcessEventKindASK_CODE:
+			s.newCodes = append(s.newCodes, e.Address)
 			continue
 		}
 		s.pending = append(s.pending, timed{time: e.Time, process: &e})

@@ -25,22 +25,36 @@ type rawRound struct {
 	words  map[uint32][]uint64 // chunks that a value points into
 
 	stats [bpf.ProfileRoundStatSTAT_MAX]uint64
+
+	interpreters *interpreters // know the functions of interpreters
 }
 
-// frames returns the user and kernel frames of entry i, innermost first. An entry
-// whose place is not within what was read has none.
-func (r *rawRound) frames(i int) (user, kernel []uint64, ok bool) {
+// rawStack is the frames of an entry, innermost first.
+type rawStack struct {
+	user   []uint64
+	python []uint64 // pythonWords each
+	kernel []uint64
+}
+
+// pythonWords is PYTHON_WORDS of c/spanflame.h.
+const pythonWords = 2
+
+// frames returns the frames of entry i. An entry whose place is not within what was read
+// has none.
+func (r *rawRound) frames(i int) (_ rawStack, ok bool) {
 	key, val := &r.keys[i], &r.values[i]
-	nu, nk := int(key.UserLen), int(key.KernelLen)
-	if nu+nk == 0 {
-		return nil, nil, true
+	n := framesKeyOf(key).words()
+	if n == 0 {
+		return rawStack{}, true
 	}
 	chunk := r.words[val.Chunk]
 	from := int(val.Word)
-	if from+nu+nk > len(chunk) {
-		return nil, nil, false
+	if from+n > len(chunk) {
+		return rawStack{}, false
 	}
-	return chunk[from : from+nu], chunk[from+nu : from+nu+nk], true
+	words := chunk[from : from+n]
+	nu, np := int(key.UserLen), pythonWords*int(key.PythonLen)
+	return rawStack{words[:nu], words[nu : nu+np], words[nu+np:]}, true
 }
 
 // counted is the sum of all counts.
@@ -162,7 +176,7 @@ func (c *counter) readChunks(r uint32, out *rawRound) ([]uint32, error) {
 		if id < lo || id >= hi {
 			continue
 		}
-		end := int(out.values[i].Word) + int(out.keys[i].UserLen) + int(out.keys[i].KernelLen)
+		end := int(out.values[i].Word) + framesKeyOf(&out.keys[i]).words()
 		used[id] = max(used[id], end)
 	}
 	var firstErr error

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/ledger"
+	"github.com/spanflame/spanflame/internal/stack"
 	"github.com/spanflame/spanflame/sd"
 	"github.com/spanflame/spanflame/symtab"
 )
@@ -57,12 +58,17 @@ type Session struct {
 	cancel           context.CancelFunc
 	wg               sync.WaitGroup
 	waiter           *waiter
+	// Of the stack that is being resolved.
+	kinds  []frameKind
+	python []pythonLoc
+	native []*stack.Location
 
 	// pumpMu guards the kernel side's rings and events; it is taken before mu.
 	pumpMu     sync.Mutex
 	kern       *kernelSide
 	pending    []timed
 	asks       []bpf.ProfileProcessEvent // of the kernel, for mappings and tables
+	newCodes   []uint64                  // Python functions that the kernel has seen for the first time
 	declined   map[uint32]struct{}       // PIDs that were asked for and are no targets
 	lostEvents uint64
 	lost       atomic.Bool
@@ -379,7 +385,7 @@ func (s *Session) updateMapBytes() {
 		}
 	}
 	o := s.kern.objs
-	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, o.Threads, o.Sites, o.Rates, o.Followed, o.ExcludedLately, s.kern.inner[0], s.kern.inner[1]} {
+	for _, m := range []*ebpf.Map{o.Arena, o.Counts, o.Cursors, o.Excluded, o.FreeChunks0, o.FreeChunks1, o.LostProcessEvents, o.ProcessEvents, o.Scratches, o.Stats, o.Segments, o.Rules, o.Files, o.Processes, o.Threads, o.Sites, o.Rates, o.Followed, o.ExcludedLately, o.PythonCodes, o.PythonLayouts, o.PythonProcesses, o.PythonThreads, s.kern.inner[0], s.kern.inner[1]} {
 		add(m)
 	}
 	s.metrics.mapBytes.Set(float64(n) + float64(s.kern.unwinder.memory()))

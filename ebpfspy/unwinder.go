@@ -20,6 +20,7 @@ import (
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/elffile"
+	"github.com/spanflame/spanflame/python"
 	"github.com/spanflame/spanflame/symtab"
 	"github.com/spanflame/spanflame/unwind"
 )
@@ -65,6 +66,8 @@ type unwinder struct {
 
 	nodes *nodes
 
+	interpreters *interpreters // nil: none are looked for
+
 	rulesMu  sync.Mutex
 	rules    map[bpf.ProfileUnwindRule]uint16
 	maxRules int
@@ -103,6 +106,10 @@ type unwindFile struct {
 	from   origin
 	queued bool
 	denied bool // there was no room, or the file could not be read
+	// runtime is the interpreter in it, nil if there is none, or the file was not read yet.
+	runtime interpreter
+	// launcher says that it is the program of an interpreter that is in a library.
+	launcher bool
 }
 
 // origin is where a file and its separate debug file can be had.
@@ -127,6 +134,7 @@ type space struct {
 	generation uint64
 	nodes      []uint32
 	files      []*unwindFile
+	bias       []uint64 // of each file: address less offset where it is first mapped
 	processes  int
 	value      bpf.ProfileProcessSpace // but for the process
 }
@@ -137,9 +145,9 @@ type pushed struct {
 	execID uint32
 }
 
-func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, inner *ebpf.MapSpec, maxSegments uint32) (*unwinder, error) {
+func newUnwinder(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, interpreters *interpreters, inner *ebpf.MapSpec, maxSegments uint32) (*unwinder, error) {
 	u := &unwinder{
-		logger: logger, metrics: m, objs: objs,
+		logger: logger, metrics: m, objs: objs, interpreters: interpreters,
 		nodes:    newNodes(objs.Segments, inner, maxSegments),
 		rules:    map[bpf.ProfileUnwindRule]uint16{},
 		maxRules: int(objs.Rules.MaxEntries()), maxFiles: int(objs.Files.MaxEntries()),
@@ -205,6 +213,7 @@ func (u *unwinder) push(id identity, execID uint32, maps *mappings, from func(*m
 	}
 	old := u.pushed[id]
 	if old != nil && old.space.of == maps && old.space.version == maps.version && old.execID == execID {
+		u.tellRuntimes(id, old)
 		return u.putProcess(id, old) // the kernel may have lost it at an exec
 	}
 	s := u.spaces[maps]
@@ -215,6 +224,7 @@ func (u *unwinder) push(id identity, execID uint32, maps *mappings, from func(*m
 		}
 	}
 	p := &pushed{space: s, execID: execID}
+	u.tellRuntimes(id, p)
 	if err := u.putProcess(id, p); err != nil {
 		u.dropUnused(s)
 		return err
@@ -225,6 +235,23 @@ func (u *unwinder) push(id identity, execID uint32, maps *mappings, from func(*m
 		u.release(old.space)
 	}
 	return nil
+}
+
+// tellRuntimes lets the kernel read the frames of the interpreters that a process runs.
+func (u *unwinder) tellRuntimes(id identity, p *pushed) {
+	if len(p.space.files) == 0 {
+		return
+	}
+	// The program is mapped below all libraries.
+	program := p.space.files[0]
+	for i, f := range p.space.files {
+		if f.runtime == nil {
+			continue
+		}
+		if err := f.runtime.tell(id, p.execID, p.space.bias[i], f == program || program.launcher); err != nil {
+			level.Debug(u.logger).Log("msg", "the functions of an interpreter cannot be read", "pid", id.pid, "path", f.path, "err", err)
+		}
+	}
 }
 
 func (u *unwinder) putProcess(id identity, p *pushed) error {
@@ -286,6 +313,7 @@ func (u *unwinder) newSpace(maps *mappings, from func(*mapping) origin) (*space,
 					seen[f] = true
 					f.spaces++
 					s.files = append(s.files, f)
+					s.bias = append(s.bias, m.start-m.offset)
 				}
 				slot = f.slot
 			}
@@ -353,6 +381,11 @@ func (u *unwinder) forget(id identity) {
 	}
 	if p := u.pushed[id]; p != nil {
 		delete(u.pushed, id)
+		for _, f := range p.space.files {
+			if f.runtime != nil {
+				f.runtime.forget(id)
+			}
+		}
 		u.release(p.space)
 	}
 }
@@ -400,7 +433,7 @@ func (f *unwindFile) same() bool {
 func (u *unwinder) forgetTable(f *unwindFile) {
 	u.setFile(f, &bpf.ProfileUnwindFile{})
 	u.nodes.give(f.tree.nodes)
-	f.tree, f.denied = tree{}, false
+	f.tree, f.denied, f.runtime = tree{}, false, nil
 }
 
 // unload forgets a file's table, and the file if nobody maps it.
@@ -668,6 +701,14 @@ func (u *unwinder) load(f *unwindFile, max int64) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	f.queued = false
+	f.runtime, f.launcher = m.runtime, m.launcher
+	if (f.runtime != nil || f.launcher) && !u.closed {
+		for id, p := range u.pushed {
+			if slices.Contains(p.space.files, f) {
+				u.tellRuntimes(id, p)
+			}
+		}
+	}
 	switch {
 	case u.closed:
 	case !m.readable:
@@ -709,6 +750,8 @@ type made struct {
 	large    bool  // to be read apart
 	made     bool  // code that a process made, in memory that has a name
 	err      error // what is missing of the rows
+	runtime  interpreter
+	launcher bool
 }
 
 // read makes the rows of a file. It takes up to seconds.
@@ -732,6 +775,8 @@ func (u *unwinder) read(f *unwindFile, from origin, max int64) (m made) {
 		return m
 	}
 	m.readable = true
+	m.runtime = u.interpreters.detect(f.id, f.path, ef)
+	m.launcher = m.runtime == nil && python.IsLauncher(ef)
 	golang := isGo(ef)
 	opts := unwind.Options{MaxSection: maxTableSection, MaxRows: maxTableRows, SkipDebugFrame: golang}
 	table := readFrames(ef, from, opts, max < maxTableFile, &m)

@@ -70,18 +70,18 @@ const maxWakerFrames = 127
 // thread: who was interrupted has nothing to do with it.
 func (s *Session) withWaker(sleeper []*stack.Location, raw *rawRound, i int, subjects map[subjectKey]*subject) []*stack.Location {
 	key := &raw.keys[i]
-	user, kernel, ok := raw.frames(i)
+	st, ok := raw.frames(i)
 	if !ok {
 		return sleeper
 	}
 	name := commString(key.Comm)
-	in := s.resolveKernel(nil, kernel, waking)
+	in := s.resolveKernel(nil, st.kernel, waking)
 	interrupted := slices.IndexFunc(in, isInterrupt)
 	switch sub := subjects[subjectOf(key)]; {
 	case interrupted >= 0:
 		in, name = in[:interrupted+1], "[interrupt]"
 	case sub != nil && sub.maps != nil:
-		in, _ = s.resolveUser(in, raw, key, sub, user)
+		in, _ = s.resolveUser(in, raw, key, sub, st)
 	}
 	in = in[:min(len(in), maxWakerFrames)]
 	slices.Reverse(in)
@@ -118,8 +118,9 @@ var parking = map[string]bool{
 }
 
 // isIdle says whether a thread waits for work: for any of several events, for a
-// connection, or where pools park their threads.
-func isIdle(wait string, frames []*stack.Location) bool {
+// connection, or where pools park their threads. A thread that is in a Python function is in no
+// pool of the kind: it waits for the interpreter's lock, or for what the function called.
+func isIdle(wait string, frames []*stack.Location, python bool) bool {
 	switch wait {
 	case "poll":
 		return true
@@ -130,7 +131,7 @@ func isIdle(wait string, frames []*stack.Location) bool {
 	for _, l := range frames {
 		for i := range l.Lines {
 			f := l.Lines[i].Function
-			if parking[f] || wait == "network" && (f == "accept" || f == "accept4" || f == "inet_csk_accept") {
+			if parking[f] && !python || wait == "network" && (f == "accept" || f == "accept4" || f == "inet_csk_accept") {
 				return true
 			}
 		}

@@ -31,6 +31,7 @@ volatile bool want_comm = false;
 volatile u64 round_began[ROUNDS] = {}; /* CLOCK_MONOTONIC, ns */
 volatile u32 excluded_epoch = 1; /* of what is in excluded_lately */
 volatile bool have_excluded = false; /* whether the map excluded has entries */
+volatile bool have_python = false;   /* whether any process runs CPython */
 
 /* Written before the start. Makes the hash one that a target cannot aim at. */
 const volatile u64 hash_seed = 0;
@@ -133,11 +134,37 @@ struct {
 #include "unwind.h"
 #include "madecode.h"
 
+/* How far the Python frames of a thread are known. */
+struct python_walker {
+	u64 runtime;
+	u64 pointer; /* the thread's: what pthread_self() returns */
+	u64 interpreter, thread;
+	u64 chosen; /* state of the thread */
+	u64 frame;
+	u64 tortoise; /* a frame that was passed: to come by it again is to go round in circles */
+	u32 steps;
+	u32 len; /* frames kept */
+	u32 runs; /* how often the interpreter was entered */
+	bool walked;
+	u32 layout;
+	u32 tgid;
+	u64 start; /* of the process, in ticks */
+	u64 words[16]; /* of a frame */
+	u64 code[16];
+	struct python_code fresh;
+	/* Functions whose names are known to be kept. */
+	struct {
+		u64 id;
+		u64 epoch;
+	} named[256];
+};
+
 struct scratch {
 	struct sample_key key;
 	struct pt_regs regs;
 	struct walker walker;
 	struct rule_cache cache;
+	struct python_walker python;
 	u64 words[MAX_FRAMES];
 };
 
@@ -179,6 +206,24 @@ static __always_inline void capture(struct scratch *s, struct walker *w, u32 n)
 	*frame_at(s, n) = word;
 	w->hash = hash_step(hash_step(w->hash, frame), word);
 	w->captured++;
+}
+
+/* The walker has come to a frame that decides whether it goes on. No stack_end. */
+#define PYTHON_REACHED 64
+
+/* A frame is at the walker's address. Says whether the walker has now enough of those that
+ * run Python code. */
+static __always_inline bool python_passed(struct walker *w)
+{
+	u64 ip = w->ip;
+
+	if (ip - w->text >= w->text_bytes)
+		return false;
+	w->interpreted = true;
+	if (ip - w->eval[0] >= w->eval_bytes[0] && ip - w->eval[1] >= w->eval_bytes[1])
+		return false;
+	w->evals++;
+	return w->evals >= w->evals_wanted;
 }
 
 /* Finds the caller of frame n - 1 of the walker, and keeps it as frame n. 0, or how
@@ -243,8 +288,10 @@ __noinline int unwind_frame(u32 n)
 	n = w->captured > before ? n + 1 : n;
 	*frame_at(s, n) = word;
 	w->hash = hash_step(w->hash, word);
-	return 0;
+	return python_passed(w) ? PYTHON_REACHED : 0;
 }
+
+#include "python.h"
 
 /* Walks the user stack of the walker's registers, which are of the given mode. */
 static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bool exiting)
@@ -272,11 +319,25 @@ static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bo
 	w->window_at = 0;
 	w->captured = 0;
 	w->exact = true;
+	w->text_bytes = 0;
+	if (have_python)
+		python_begin(s);
 	end = STACK_TOO_DEEP;
-	for (n = 1; n < MAX_USER_FRAMES; n++) {
-		int e = unwind_frame(n);
+	n = 1;
+	if (python_passed(w) && python_reached()) {
+		end = STACK_WHOLE;
+	} else {
+		for (; n < MAX_USER_FRAMES; n++) {
+			int e = unwind_frame(n);
 
-		if (e) {
+			if (!e)
+				continue;
+			if (e == PYTHON_REACHED) {
+				if (!python_reached())
+					continue;
+				e = STACK_WHOLE;
+				n++;
+			}
 			end = e;
 			break;
 		}
@@ -284,15 +345,26 @@ static __always_inline void user_stack(struct scratch *s, enum cpu_mode mode, bo
 	n += w->captured;
 	s->key.user_len = n < MAX_USER_FRAMES ? n : MAX_USER_FRAMES;
 	s->key.user_end = end;
+	if (read_back(w->text_bytes)) {
+		if (!s->python.walked && (w->interpreted || end != STACK_WHOLE))
+			python_stack();
+		python_place();
+	}
 	s->key.user_hash = w->hash ? w->hash : 1;
 }
 
-/* Where the kernel's frames go: behind the user frames. 0 if those are too many. */
+/* Words of the frames that are not the kernel's. */
+static __always_inline u32 user_words(struct scratch *s)
+{
+	return (u32)read_back(s->key.user_len) + PYTHON_WORDS * (u32)read_back(s->key.python_len);
+}
+
+/* Where the kernel's frames go: behind the others. 0 if those are too many. */
 static __always_inline u64 *kernel_frames(struct scratch *s)
 {
-	u64 n = read_back(s->key.user_len);
+	u64 n = user_words(s);
 
-	if (n > MAX_USER_FRAMES)
+	if (n > MAX_USER_FRAMES + PYTHON_WORDS * MAX_PYTHON_FRAMES)
 		return 0;
 	asm volatile("" : "+r"(n)); /* what was compared is what is used: 5.10 wants to see it */
 	return &s->words[n];
@@ -454,7 +526,7 @@ static __always_inline bool count(u32 r, void *table, struct scratch *s, u64 n, 
 		return true;
 	}
 
-	words = (u32)read_back(s->key.user_len) + read_back(s->key.kernel_len);
+	words = user_words(s) + read_back(s->key.kernel_len);
 	fresh.count = n;
 	fresh.time = time;
 	fresh.chunk = NO_CHUNK;
@@ -586,6 +658,8 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 		copy.exec_id = (u32)BPF_CORE_READ(child, self_exec_id);
 		bpf_map_update_elem(&processes, &tgid, &copy, BPF_ANY);
 	}
+	if (have_python)
+		python_forked(ptgid, child);
 	e = new_event(PROCESS_FORK, child);
 	if (!e)
 		return 0;
@@ -607,6 +681,8 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 	/* What it was says nothing of what it is now. */
 	include(tgid);
 	bpf_map_delete_elem(&processes, &tgid);
+	if (have_python)
+		bpf_map_delete_elem(&python_processes, &tgid);
 	e = new_event(PROCESS_EXEC, task);
 	if (e)
 		bpf_ringbuf_submit(e, 0);
@@ -624,6 +700,8 @@ int process_exit(struct bpf_raw_tracepoint_args *ctx)
 	if (BPF_CORE_READ(task, signal, live.counter))
 		return 0; /* other threads live on */
 	bpf_map_delete_elem(&processes, &tgid);
+	if (have_python)
+		bpf_map_delete_elem(&python_processes, &tgid);
 	e = new_event(PROCESS_EXIT, BPF_CORE_READ(task, group_leader));
 	if (e)
 		bpf_ringbuf_submit(e, 0);
@@ -648,3 +726,7 @@ const enum sample_kind *type_sample_kind __attribute__((unused));
 const enum wait_cause *type_wait_cause __attribute__((unused));
 const struct thread_state *type_thread_state __attribute__((unused));
 const struct asleep *type_asleep __attribute__((unused));
+const struct python_layout *type_python_layout __attribute__((unused));
+const struct python_process *type_python_process __attribute__((unused));
+const struct python_code *type_python_code __attribute__((unused));
+const enum python_instruction *type_python_instruction __attribute__((unused));

@@ -28,6 +28,12 @@ struct walker {
 	u32 captured; /* words that were kept beside the frames */
 	u64 window_at; /* address of the window, a multiple of 8; 0: there is none */
 	u64 window[WINDOW_WORDS]; /* of the stack: each read is a call */
+	u64 text, text_bytes; /* code of an interpreter; 0 bytes: there is none */
+	u64 eval[PYTHON_EVALS];
+	u64 eval_bytes[PYTHON_EVALS];
+	bool interpreted; /* a frame was in it */
+	u32 evals; /* frames that were in the function that runs Python code */
+	u32 evals_wanted; /* when there are so many, all that is wanted is there */
 };
 
 enum cpu_mode {

@@ -10,7 +10,12 @@
 #define MAX_USER_FRAMES 512
 #define MAX_KERNEL_FRAMES 127 /* kernel.perf_event_max_stack's default */
 
-#define MAX_FRAMES (MAX_USER_FRAMES + MAX_KERNEL_FRAMES)
+/* Frames of an interpreted language take PYTHON_WORDS each, behind the user frames. */
+#define MAX_PYTHON_FRAMES 255
+#define PYTHON_WORDS 2
+
+/* Words of one stack. */
+#define MAX_FRAMES (MAX_USER_FRAMES + PYTHON_WORDS * MAX_PYTHON_FRAMES + MAX_KERNEL_FRAMES)
 
 /* The arena of a round is handed out to the CPUs in chunks. A stack begins in the
  * first CHUNK_WORDS words of a chunk; the last one may reach into the rest. */
@@ -70,14 +75,15 @@ enum round_stat {
 	STAT_OFF_SAMPLED = 4,   /* whose stack was kept */
 	STAT_OFF_LEFT_OUT = 5,  /* by the sampling rule; others stand for them */
 	STAT_OFF_UNTRACKED = 6, /* there was no room for the thread */
-	STAT_MAX = 7,
+	STAT_PYTHON_FULL = 7,   /* Python functions whose names there was no room for */
+	STAT_MAX = 8,
 };
 
 /* What is counted. Every field takes part in the key: no padding may be left
  * undefined. */
 struct sample_key {
 	u64 start;       /* start_boottime of the thread group's leader, ns */
-	u64 user_hash;   /* of the user frames, 0 if there are none */
+	u64 user_hash;   /* of the user and Python frames, 0 if there are none */
 	u64 kernel_hash; /* of the kernel frames, 0 if there are none */
 	u64 waker;       /* SAMPLE_WAKER: its own number; SAMPLE_OFF_CPU: whose stack woke it, 0: unknown */
 	u32 tgid;
@@ -85,18 +91,19 @@ struct sample_key {
 	u32 exec_id;     /* low half of self_exec_id: which image of the process */
 	u32 label;       /* id of the label set of the current span, 0: none */
 	u16 user_len;    /* frames */
-	u16 kernel_len;
+	u8 kernel_len;
+	u8 python_len;
 	u8 user_end;     /* enum stack_end */
+	u8 python_end;   /* the same of the Python frames; STACK_NONE: the thread has none */
 	u8 kind;         /* enum sample_kind */
 	u8 wait;         /* enum wait_cause; off-CPU only */
-	u8 pad;
 	char comm[COMM_LEN]; /* of the thread; zero unless asked for */
 };
 
 struct sample_value {
 	u64 count;
 	u64 time;  /* off-CPU: estimated, ns; NO_CHUNK with frames: an earlier round has them */
-	u32 chunk; /* where the frames are: user frames, then kernel frames */
+	u32 chunk; /* where the frames are: user, Python, then kernel frames */
 	u32 word;
 };
 
@@ -112,6 +119,7 @@ enum process_event_kind {
 	PROCESS_EXIT = 3,
 	ASK_PROCESS = 4, /* a sample needs the process's mappings */
 	ASK_FILE = 5,    /* a sample needs the table of the file whose number is in parent */
+	ASK_CODE = 6,    /* a Python function is new, whose number is in address: its lines can be read */
 };
 
 struct process_event {
@@ -122,7 +130,7 @@ struct process_event {
 	u32 tgid;
 	u32 parent; /* ASK_FILE: number of the file */
 	u32 exec_id;
-	u64 address; /* ASK_PROCESS: of the innermost frame */
+	u64 address; /* ASK_PROCESS: of the innermost frame; ASK_CODE: the function */
 	char comm[COMM_LEN];
 };
 
@@ -249,6 +257,95 @@ struct unwind_rule {
 #define FRAME_INTERRUPTED (1ULL << 63)
 /* Set in a user frame that a word of it follows, which is no frame. */
 #define FRAME_WORD (1ULL << 62)
+
+/* Where a version of CPython keeps what is read of it: offsets in bytes. */
+#define MAX_PYTHON_LAYOUTS 64
+#define PYTHON_NONE 0xffffffff /* the version has no such field */
+
+enum python_instruction {
+	PYTHON_BYTES = 0,   /* the frame has the offset of the instruction, in bytes */
+	PYTHON_UNITS = 1,   /* the same in units of 2 bytes */
+	PYTHON_ADDRESS = 2, /* its address */
+};
+
+struct python_layout {
+	u32 interpreters; /* in _PyRuntime */
+	u32 interpreter_next;
+	u32 threads;
+	u32 thread_next;
+	u32 thread_id;
+	u32 thread_frame;
+	u32 cframe_frame; /* PYTHON_NONE: thread_frame is that of the frame */
+	/* In a frame, of which frame_bytes are read. */
+	u32 frame_bytes;
+	u32 frame_code;
+	u32 frame_back;
+	u32 frame_instruction;
+	u32 frame_owner;    /* PYTHON_NONE: there is no such field, and every frame is an entry */
+	u32 frame_is_entry; /* PYTHON_NONE: frames whose owner is shim_owner or more are entries */
+	u32 shim_owner;
+	u32 instruction; /* enum python_instruction */
+	/* In a code object, of which code_bytes are read from code_from on; but for
+	 * code_instructions, offsets are from there. */
+	u32 code_from;
+	u32 code_bytes;
+	u32 code_file;
+	u32 code_name;
+	u32 code_first_line;
+	u32 code_lines;
+	u32 code_instructions;
+	u32 string_state;
+	u32 string_length;
+	u32 string_ascii;
+	u32 string_compact;
+};
+
+/* A process that runs CPython. */
+#define PYTHON_EVALS 2 /* parts of the function that runs Python code */
+
+struct python_process {
+	u64 start; /* in ticks */
+	u64 runtime; /* address of _PyRuntime */
+	u64 text;  /* of the interpreter's code, and how long that is */
+	u64 text_bytes;
+	u64 eval[PYTHON_EVALS]; /* where the function is that runs Python code */
+	u32 eval_bytes[PYTHON_EVALS];
+	u32 exec_id;
+	u32 layout;
+	u32 own; /* the program is Python's own: nothing of interest is beyond the Python frames */
+	u32 pad;
+};
+
+/* The state of a thread that was found. */
+struct python_thread {
+	u64 thread;
+	u64 interpreters; /* head of the list then, which had one entry; 0: there were several */
+};
+
+/* A Python frame: the number of its function; in the second word, where in it. */
+#define PYTHON_ENTRY (1ULL << 63) /* the interpreter was entered with this frame */
+#define PYTHON_AT 0xffffffff      /* offset of the instruction, in bytes; all ones: not known */
+
+#define PYTHON_NAME_BYTES 128
+#define PYTHON_FILE_BYTES 192
+
+/* A Python function. Strings are as CPython has them: of 1, 2 or 4 bytes a character. */
+struct python_code {
+	u64 code; /* addresses in its process */
+	u64 name;
+	u64 lines;
+	u64 start; /* of the process, in ticks */
+	u32 tgid;
+	u32 layout;
+	u32 first_line;
+	u32 name_size; /* all bytes, of which PYTHON_NAME_BYTES are kept: the first */
+	u32 file_size; /* of which the last are kept */
+	u8 name_kind;  /* bytes a character */
+	u8 file_kind;
+	u8 pad[2];
+	u8 name_text[PYTHON_NAME_BYTES];
+	u8 file_text[PYTHON_FILE_BYTES];
+};
 
 /* Chances are numbers of 24 bits. */
 #define CHANCE_ONE (1U << 24)

@@ -35,6 +35,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_QUEUE = 22,
 	BPF_MAP_TYPE_RINGBUF = 27,
@@ -129,6 +130,13 @@ struct sched_info {
 	unsigned long long last_queued; /* by the clock of its rq */
 };
 
+#if defined(__TARGET_ARCH_x86)
+/* arch/x86/include/asm/processor.h */
+struct thread_struct {
+	unsigned long fsbase;
+};
+#endif
+
 struct task_struct {
 	unsigned int flags;
 	unsigned int __state; /* from 5.14 on */
@@ -146,6 +154,9 @@ struct task_struct {
 	struct files_struct *files;
 	struct sched_entity se; /* of threads of all classes, as far as the CPU's rq goes */
 	struct sched_info sched_info; /* CONFIG_SCHED_INFO */
+#if defined(__TARGET_ARCH_x86)
+	struct thread_struct thread;
+#endif
 };
 
 /* Before 5.14. */

@@ -41,6 +41,10 @@ var recipes = map[string]recipe{
 	"plugin_a.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_a", "-DPADDING=64"}},
 	"plugin_b.so": {source: "c/plugin.c", flags: []string{"-shared", "-fPIC", "-DPLUGIN=plugin_b", "-DPADDING=8192"}},
 
+	// Has what is no Python under Python's names.
+	"fakepython": {source: "c/fakepython.c", flags: []string{"-rdynamic"}},
+	"fakenewer":  {source: "c/fakepython.c", flags: []string{"-rdynamic", "-DVERSION=0x031000f0"}},
+
 	"waits":       {source: "c/waits.c"},
 	"switches":    {source: "c/switches.c"},
 	"shortblocks": {source: "c/shortblocks.c", flags: []string{"-lm"}},
@@ -59,9 +63,10 @@ var recipes = map[string]recipe{
 	"plugin_b-nofp.so": {source: "c/plugin.c", flags: append([]string{"-shared", "-fPIC", "-DPLUGIN=plugin_b", "-DPADDING=8192"}, noFP...)},
 
 	// With everything in them, so that they run on a machine that has no C library.
-	"split-static":   {source: "c/split.c", flags: append([]string{"-static"}, noFP...)},
-	"deep-static":    {source: "c/deep.c", flags: append([]string{"-static"}, noFP...)},
-	"signals-static": {source: "c/signals.c", flags: append([]string{"-static"}, noFP...)},
+	"split-static":      {source: "c/split.c", flags: append([]string{"-static"}, noFP...)},
+	"deep-static":       {source: "c/deep.c", flags: append([]string{"-static"}, noFP...)},
+	"fakepython-static": {source: "c/fakepython.c", flags: []string{"-static"}},
+	"signals-static":    {source: "c/signals.c", flags: append([]string{"-static"}, noFP...)},
 
 	"gosplit":          {source: "gosplit"},
 	"gosplit-stripped": {source: "gosplit", flags: []string{"-ldflags=-s -w"}},
