@@ -120,23 +120,31 @@ func TestNode(t *testing.T) {
 	harness.AgentPath(t) // so that it is not built while the program runs
 	for name, flags := range map[string][]any{"as it is": nil, "interpreted": {"--no-opt", "--no-sparkplug"}} {
 		t.Run(name, func(t *testing.T) {
-			const d = 8 * time.Second
-			w := harness.StartProgram(t, node(t), append(append([]any{"--no-turbo-inlining"}, flags...), script(t, "split.js"), d.Seconds()+5)...)
-			time.Sleep(time.Second) // what it does to begin with
-			p, _ := harness.StartRecord(t, d, "--pid", pid(w)).Wait(t)
-			truth := w.Wait(t)
-			a, b := p.Samples(harness.InFunction("burnA")), p.Samples(harness.InFunction("burnB"))
-			if all := p.Samples(nil); a+b < 0.97*all {
-				t.Errorf("%.0f of %.0f samples are in the two functions", a+b, all)
-			}
-			checkFunctions(t, p, truth, "node", "", "checkout")
+			checkRunning(t, "node", "", "checkout", node(t), append(append([]any{"--no-turbo-inlining"}, flags...), script(t, "split.js"))...)
 		})
 	}
+}
+
+// checkRunning profiles a program that is running already and lives on, and tests the shares of
+// its two functions.
+func checkRunning(t *testing.T, file, prefix, caller, program string, args ...any) {
+	t.Helper()
+	const d = 8 * time.Second
+	w := harness.StartProgram(t, program, append(args, d.Seconds()+5)...)
+	time.Sleep(time.Second) // what it does to begin with
+	p, _ := harness.StartRecord(t, d, "--pid", pid(w)).Wait(t)
+	truth := w.Wait(t)
+	a, b := p.Samples(harness.InFunction(prefix+"burnA")), p.Samples(harness.InFunction(prefix+"burnB"))
+	if all := p.Samples(nil); a+b < 0.97*all {
+		t.Errorf("%.0f of %.0f samples are in the two functions", a+b, all)
+	}
+	checkFunctions(t, p, truth, file, prefix, caller)
 }
 
 // TestJava profiles Java without an agent: interpreted, and compiled with frame pointers.
 func TestJava(t *testing.T) {
 	harness.NeedRoot(t)
+	harness.AgentPath(t)
 	homes, _ := filepath.Glob("/usr/lib/jvm/*/bin/javac")
 	seen := map[string]bool{}
 	for _, javac := range homes {
@@ -154,8 +162,7 @@ func TestJava(t *testing.T) {
 			"compiled":    {"-XX:+PreserveFramePointer", "-XX:-Inline"},
 		} {
 			t.Run(filepath.Base(filepath.Dir(filepath.Dir(real)))+" "+name, func(t *testing.T) {
-				command := append([]any{"-c", `exec "$0" "$@"`, filepath.Join(filepath.Dir(real), "java")}, flags...)
-				checkSplit(t, "libjvm.so", "Split.", "Split.checkout", append(command, "-cp", dir, "Split")...)
+				checkRunning(t, "libjvm.so", "Split.", "Split.checkout", filepath.Join(filepath.Dir(real), "java"), append(flags, "-cp", dir, "Split")...)
 			})
 		}
 	}
