@@ -221,7 +221,7 @@ func (k *kernelSide) load() error {
 			return err
 		}
 	}
-	k.interpreters = newInterpreters(k.logger, k.metrics, &k.objs, k.opts.Python.Disabled)
+	k.interpreters = newInterpreters(k.logger, k.metrics, &k.objs, k.opts.ProcFS, k.opts.Python.Disabled)
 	k.unwinder, err = newUnwinder(k.logger, k.metrics, &k.objs, k.interpreters, segments.InnerMap, segments.MaxEntries)
 	return err
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/spanflame/spanflame/internal/madecode"
 	"github.com/spanflame/spanflame/internal/stack"
+	"github.com/spanflame/spanflame/internal/targetmem"
 	"github.com/spanflame/spanflame/runtimes"
 	"github.com/spanflame/spanflame/sd"
 	"github.com/spanflame/spanflame/symtab"
@@ -89,7 +88,7 @@ type madeProgram struct {
 	perfMap *codeFile // of the sources
 	dumps   map[*file]*codeFile
 	closed  bool
-	memory  *os.File // of the process; nil if no runtime asked for it
+	memory  *targetmem.Memory // nil if no runtime asked for it
 
 	// Of the round that runs.
 	mappings   map[madecode.Source]*stack.Mapping
@@ -116,6 +115,7 @@ func (c *madeCode) note(p *process, img *image, maps *mappings) *madeProgram {
 	mp := c.programs[img]
 	if mp == nil {
 		if len(c.programs) >= maxMadeProcesses {
+			c.metrics.madeRefused.WithLabelValues("too_many").Inc()
 			return nil
 		}
 		mp = &madeProgram{proc: p, id: p.id, img: img, since: time.Now(), tried: map[*madecode.Runtime]bool{}, dumps: map[*file]*codeFile{}}
@@ -256,7 +256,7 @@ func (c *madeCode) lookForPerfMap(mp *madeProgram) {
 		_ = f.Close() // not even read from
 		return
 	}
-	mp.perfMap = &codeFile{symtab.NewPerfMap(f, maxMadeSource), path}
+	mp.perfMap = &codeFile{CodeFile: symtab.NewPerfMap(f, maxMadeSource), path: path}
 	mp.replace(old, mp.perfMap)
 }
 
@@ -269,7 +269,7 @@ func (c *madeCode) openDump(mp *madeProgram, m *mapping) {
 		c.refused(mp, m.file.path, err)
 		return
 	}
-	d := &codeFile{symtab.NewJITDump(f, maxMadeSource), m.file.path}
+	d := &codeFile{CodeFile: symtab.NewJITDump(f, maxMadeSource), path: m.file.path}
 	mp.dumps[m.file] = d
 	mp.replace(nil, d)
 }
@@ -278,13 +278,13 @@ func (c *madeCode) openDump(mp *madeProgram, m *mapping) {
 func (c *madeCode) attach(mp *madeProgram, r *madecode.Runtime, m *mapping) {
 	of := *m
 	if mp.memory == nil {
-		f, err := c.openMemory(mp)
+		memory, err := openMemory(c.procfs, mp.id, func() bool { return c.alive(mp) })
 		if err != nil {
 			c.refused(mp, "mem", err)
 			return
 		}
 		mp.srcMu.Lock()
-		mp.memory = f
+		mp.memory = memory
 		mp.srcMu.Unlock()
 	}
 	src, err := r.Attach(&madecode.Process{
@@ -402,20 +402,18 @@ func (mp *madeProgram) close() {
 }
 
 // shrink lets go of the programs that were not sampled for longest when all together take
-// more memory than they may.
+// more memory than they may. Only the watcher calls it.
 func (c *madeCode) shrink() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	list := c.list()
 	var sum int64
-	list := make([]*madeProgram, 0, len(c.programs))
 	sizes := map[*madeProgram]int64{}
-	for _, mp := range c.programs {
-		if mp.denied == 0 {
-			sizes[mp] = mp.bytes()
-			sum += sizes[mp]
-			list = append(list, mp)
-		}
+	for _, mp := range list {
+		sizes[mp] = mp.bytes() // waits for a source that is being read
+		sum += sizes[mp]
+		c.metrics.madeFlushed.Add(float64(mp.countFlushed()))
 	}
+	var evicted []*madeProgram
+	c.mu.Lock()
 	slices.SortFunc(list, func(a, b *madeProgram) int {
 		return cmp.Or(cmp.Compare(a.used, b.used), -cmp.Compare(sizes[a], sizes[b]))
 	})
@@ -425,13 +423,34 @@ func (c *madeCode) shrink() {
 		}
 		if sizes[mp] > 0 {
 			sum -= sizes[mp]
-			mp.close()
 			mp.denied = max(c.round, 1)
-			c.metrics.madeEvicted.Inc()
+			evicted = append(evicted, mp)
 		}
 	}
+	c.mu.Unlock()
+	closeAll(evicted)
+	c.metrics.madeEvicted.Add(float64(len(evicted)))
 	c.metrics.madeBytes.Set(float64(sum))
 	c.metrics.madePrograms.Set(float64(len(list)))
+}
+
+// closeAll closes programs. Nobody holds the lock of madeCode: a source may be being read.
+func closeAll(list []*madeProgram) {
+	for _, mp := range list {
+		mp.close()
+	}
+}
+
+// countFlushed returns how often its files were too much since it was last called.
+func (mp *madeProgram) countFlushed() (n uint64) {
+	for _, s := range mp.list() {
+		if f, ok := s.(*codeFile); ok {
+			now := f.Flushed()
+			n += now - f.flushed
+			f.flushed = now
+		}
+	}
+	return n
 }
 
 // setMax bounds the memory of all names.
@@ -451,23 +470,23 @@ func (c *madeCode) newRound(round uint64) {
 
 // endRound lets go of programs that nobody runs and no round will ask for.
 func (c *madeCode) endRound(kept func(*madeProgram) bool) {
+	c.drop(func(mp *madeProgram) bool { return !kept(mp) || mp.denied != 0 && c.round-mp.denied > madeDenied })
+}
+
+func (c *madeCode) close() { c.drop(func(*madeProgram) bool { return true }) }
+
+// drop forgets the programs of which which, called with the lock held, says so.
+func (c *madeCode) drop(which func(*madeProgram) bool) {
+	var dropped []*madeProgram
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	for img, mp := range c.programs {
-		if !kept(mp) || mp.denied != 0 && c.round-mp.denied > madeDenied {
-			mp.close()
+		if which(mp) {
+			dropped = append(dropped, mp)
 			delete(c.programs, img)
 		}
 	}
-}
-
-func (c *madeCode) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, mp := range c.programs {
-		mp.close()
-	}
-	clear(c.programs)
+	c.mu.Unlock()
+	closeAll(dropped)
 }
 
 // forgetLocations lets all be resolved anew.
@@ -545,20 +564,18 @@ func (c *madeCode) location(mp *madeProgram, p madecode.Place) *stack.Location {
 	return loc
 }
 
-// openMemory opens the memory of a process (proc(5), /proc/PID/mem, which needs
-// CAP_SYS_PTRACE): that of the program that it runs now, and never another's. Reading it stops
-// nothing.
-func (c *madeCode) openMemory(mp *madeProgram) (*os.File, error) {
-	f, err := os.Open(filepath.Join(c.procfs, strconv.Itoa(int(mp.id.pid)), "mem"))
+// openMemory opens the memory of a process while alive says that it runs: that of the program
+// that it runs now, and never another's.
+func openMemory(procfs string, id identity, alive func() bool) (*targetmem.Memory, error) {
+	m, err := targetmem.Open(procfs, targetmem.Process{PID: id.pid, Start: uint64(id.start)})
 	if err != nil {
 		return nil, err
 	}
 	// The PID may have been another's by the time that it was opened.
-	if start, err := sd.ReadStart(c.procfs, sd.PID(mp.id.pid)); err != nil || start != mp.id.start || !c.alive(mp) {
-		_ = f.Close() // not even read from
-		return nil, errors.Join(sd.ErrProcessGone, err)
+	if start, err := sd.ReadStart(procfs, sd.PID(id.pid)); err != nil || start != id.start || !alive() {
+		return nil, errors.Join(sd.ErrProcessGone, err, m.Close())
 	}
-	return f, nil
+	return m, nil
 }
 
 // captureOf returns what the kernel keeps of the frames of a process's own code: what the

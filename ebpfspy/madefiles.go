@@ -118,7 +118,8 @@ func (r root) openDump(uid int64, of *file) (*os.File, error) {
 // codeFile is a file of a process's own code as a madecode.Source.
 type codeFile struct {
 	*symtab.CodeFile
-	path string
+	path    string
+	flushed uint64 // how often of those that there was no room are counted
 }
 
 // Name is the path, as perf shows it.

@@ -27,10 +27,12 @@ type metrics struct {
 	madePrograms      prometheus.Gauge
 	madeBytes         prometheus.Gauge
 	madeEvicted       prometheus.Counter
+	madeFlushed       prometheus.Counter
 	madeRefused       *prometheus.CounterVec
 	madeFrames        *prometheus.CounterVec
 	pythonFunctions   prometheus.Gauge
 	pythonFull        prometheus.Counter
+	pythonLines       prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -77,14 +79,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		madePrograms: gauge("jit_programs", "Programs that are followed because they have code that they made themselves."),
 		madeBytes:    gauge("jit_bytes", "Memory of the names of code that programs made."),
 		madeEvicted:  counter("jit_evicted_total", "Programs whose names of code were forgotten because all together took too much memory."),
+		madeFlushed:  counter("jit_flushed_total", "Times that what a file says of a program's code was too much to keep, and was forgotten."),
 		madeRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: ns + "jit_refused_total", Help: "Times that what names a program's code was not read, by reason: owner (a file of another user), not_regular (a link, a pipe, a device), unreadable, runtime (a virtual machine of an unknown version).",
+			Name: ns + "jit_refused_total", Help: "Times that what names a program's code was not read, by reason: owner (a file of another user), not_regular (a link, a pipe, a device), unreadable, runtime (a virtual machine of an unknown version), too_many (programs that are followed).",
 		}, []string{"reason"}),
 		madeFrames: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: ns + "jit_frames_total", Help: "Frames of stacks in code that programs made, by result: named, unnamed.",
 		}, []string{"result"}),
 		pythonFunctions: gauge("python_functions", "Python functions whose names are kept."),
 		pythonFull:      counter("python_functions_full_total", "Frames of Python functions whose names the kernel had no room for."),
+		pythonLines:     counter("python_lines_refused_total", "Python functions whose lines were not kept because all together took too much memory."),
 		mapBytes:        gauge("kernel_map_bytes", "Memory of the kernel maps, as the kernel accounts it."),
 	}
 	if reg == nil {
@@ -94,8 +98,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		m.lostRecords, m.lostProcessEvents, m.repairs, m.mismatches, m.roundSeconds, m.roundStacks,
 		m.stackEnds, m.executableEnds, m.processes, m.files, m.locations, m.processOverflow, m.mapBytes,
 		m.offCPU, m.tables, m.tableBytes, m.tableRows, m.tableSeconds, m.tablesEvicted, m.tablesDenied, m.tableErrors,
-		m.madePrograms, m.madeBytes, m.madeEvicted, m.madeRefused, m.madeFrames,
-		m.pythonFunctions, m.pythonFull,
+		m.madePrograms, m.madeBytes, m.madeEvicted, m.madeFlushed, m.madeRefused, m.madeFrames,
+		m.pythonFunctions, m.pythonFull, m.pythonLines,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err

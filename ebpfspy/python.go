@@ -3,18 +3,18 @@ package ebpfspy
 import (
 	"bytes"
 	"debug/elf"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
-	"golang.org/x/sys/unix"
 
 	"github.com/spanflame/spanflame/bpf"
 	"github.com/spanflame/spanflame/internal/elffile"
 	"github.com/spanflame/spanflame/internal/stack"
+	"github.com/spanflame/spanflame/internal/targetmem"
 	"github.com/spanflame/spanflame/python"
 	"github.com/spanflame/spanflame/symtab"
 )
@@ -24,6 +24,7 @@ type interpreters struct {
 	logger   log.Logger
 	metrics  *metrics
 	objs     *bpf.ProfileObjects
+	procfs   string
 	disabled bool
 
 	mu      sync.Mutex // guards what follows; held over system calls on maps only
@@ -49,9 +50,9 @@ type toldPython struct {
 	address uint64
 }
 
-func newInterpreters(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, disabled bool) *interpreters {
+func newInterpreters(logger log.Logger, m *metrics, objs *bpf.ProfileObjects, procfs string, disabled bool) *interpreters {
 	return &interpreters{
-		logger: logger, metrics: m, objs: objs, disabled: disabled,
+		logger: logger, metrics: m, objs: objs, procfs: procfs, disabled: disabled,
 		pythons: map[symtab.FileID]*pythonFile{}, layouts: map[bpf.ProfilePythonLayout]uint32{},
 		warned: map[string]bool{}, told: map[identity]toldPython{},
 		early: map[uint64]*pythonCode{},
@@ -205,12 +206,15 @@ func (p *pythonFile) tell(id identity, execID uint32, bias uint64, main bool) er
 	load := bias - p.delta
 	address := load + uint64(p.runtime.Address)
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if (r.told[id] != toldPython{execID, address}) {
-		if err := p.check(id.pid, address); err != nil {
+	known := r.told[id] == toldPython{execID, address}
+	r.mu.Unlock()
+	if !known {
+		if err := p.check(id, address); err != nil {
 			return err
 		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	v := bpf.ProfilePythonProcess{
 		Start: uint64(id.start), Runtime: address, ExecId: execID, Layout: p.layout,
 		Own:  own,
@@ -238,33 +242,34 @@ func (p *pythonFile) tell(id identity, execID uint32, bias uint64, main bool) er
 
 // check compares a process's memory with what is known of the version: builds with options
 // that nobody has may have their fields elsewhere. The interpreter may not have begun yet.
-func (p *pythonFile) check(pid uint32, runtime uint64) error {
+func (p *pythonFile) check(id identity, runtime uint64) error {
+	memory, err := openMemory(p.of.procfs, id, func() bool { return true })
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	mem := &targetmem.Reader{Memory: memory}
 	b := make([]byte, len(p.runtime.Static))
-	if err := readMemory(pid, runtime, b); err != nil {
+	if err := mem.Read(b, runtime); err != nil {
 		return fmt.Errorf("read _PyRuntime: %w", err)
 	}
 	if !bytes.Equal(b, p.runtime.Static) {
 		return errOtherMemory
 	}
-	pointer := func(at uint64) (uint64, error) {
-		var b [8]byte
-		err := readMemory(pid, at, b[:])
-		return binary.LittleEndian.Uint64(b[:]), err
-	}
 	o := &p.runtime.Offsets
-	interpreter, err := pointer(runtime + uint64(o.Interpreters))
+	interpreter, err := mem.Uint64(runtime + uint64(o.Interpreters))
 	if err != nil || interpreter == 0 {
 		return err
 	}
-	thread, err := pointer(interpreter + uint64(o.Threads))
+	thread, err := mem.Uint64(interpreter + uint64(o.Threads))
 	if err != nil {
-		return errOtherMemory
+		return fmt.Errorf("%w: %w", errOtherMemory, err)
 	}
 	if thread == 0 {
 		return nil
 	}
-	if back, err := pointer(thread + uint64(o.ThreadInterpreter)); err != nil || back != interpreter {
-		return errOtherMemory
+	if back, err := mem.Uint64(thread + uint64(o.ThreadInterpreter)); err != nil || back != interpreter {
+		return errors.Join(errOtherMemory, err)
 	}
 	return nil
 }
@@ -281,20 +286,6 @@ func (p *pythonFile) forget(id identity) {
 	if err := r.objs.PythonProcesses.Lookup(id.pid, &now); err == nil && now.Start == uint64(id.start) {
 		_ = r.objs.PythonProcesses.Delete(id.pid) // the kernel may have been faster
 	}
-}
-
-// readMemory reads the memory of a process (process_vm_readv(2)). It never stops it.
-func readMemory(pid uint32, at uint64, to []byte) error {
-	if len(to) == 0 {
-		return nil
-	}
-	local := []unix.Iovec{{Base: &to[0], Len: uint64(len(to))}}
-	remote := []unix.RemoteIovec{{Base: uintptr(at), Len: len(to)}}
-	n, err := unix.ProcessVMReadv(int(pid), local, remote, 0)
-	if err == nil && n != len(to) {
-		err = unix.EFAULT
-	}
-	return err
 }
 
 // pythonCode is a Python function, as the kernel saw it.
@@ -318,22 +309,32 @@ const (
 	maxPythonPlace = 4096     // instructions of one function that are remembered
 )
 
-// maxEarly bounds the functions that are read at once when they are new; what is left out
-// is read at the end of the round.
-const maxEarly = 512
+// Bounds of the functions that are read at once when they are new; what is left out is read at
+// the end of the round.
+const (
+	maxEarly     = 512
+	maxEarlyTime = 50 * time.Millisecond
+)
+
+// maxLearnTime is how long a round waits for what it reads of processes' memory.
+const maxLearnTime = 500 * time.Millisecond
 
 // readSoon reads functions that are new while their processes live, and the memory has not
 // been given to others: that of a module's code is free as soon as the module is there.
 func (r *interpreters) readSoon(ids []uint64, alive func(identity) bool) {
+	begun := time.Now()
 	for _, id := range ids[:min(len(ids), maxEarly)] {
 		r.mu.Lock()
 		room := len(r.early) < r.maxCodes
 		r.mu.Unlock()
-		if !room {
+		if !room || time.Since(begun) > maxEarlyTime {
 			return
 		}
 		if c := r.read(id, alive); c != nil {
 			r.mu.Lock()
+			if old := r.early[id]; old != nil {
+				r.tables -= len(old.table)
+			}
 			r.early[id] = c
 			r.mu.Unlock()
 		}
@@ -351,12 +352,18 @@ func (r *interpreters) learn(raw *rawRound, alive func(identity) bool) {
 	defer func() {
 		// Those that are not in this round are in the next one, or of no target.
 		for id, c := range early {
-			if r.codes[id] == nil {
+			switch r.codes[id] {
+			case nil:
 				c.seen = raw.number
 				r.codes[id] = c
+			case c:
+			default: // it was known from before the kernel forgot it
+				r.giveTable(c)
 			}
 		}
 	}()
+	begun := time.Now()
+	lives := func(id identity) bool { return time.Since(begun) < maxLearnTime && alive(id) }
 	for i := range raw.keys {
 		if raw.keys[i].PythonLen == 0 {
 			continue
@@ -370,7 +377,7 @@ func (r *interpreters) learn(raw *rawRound, alive func(identity) bool) {
 			c := r.codes[id]
 			if c == nil {
 				if c = early[id]; c == nil {
-					if c = r.read(id, alive); c == nil {
+					if c = r.read(id, lives); c == nil {
 						continue
 					}
 				}
@@ -405,19 +412,24 @@ func (r *interpreters) read(id uint64, alive func(identity) bool) *pythonCode {
 	keptFile := min(v.FileSize, uint32(len(v.FileText)))
 	c.file = python.Text(v.FileText[:keptFile], int(v.FileKind))
 	cutName, cutFile := v.NameSize > kept, v.FileSize > keptFile
-	if alive(identityOf(v.Tgid, v.Start*nsPerTick)) {
-		if m, err := readCode(v.Tgid, v.Code, &rt.Offsets); err == nil && m.name == v.Name && m.lines == v.Lines && inUse(v.Tgid, v.Code, &rt.Offsets) {
-			c.table = r.readTable(v.Tgid, m.lines, &rt.Offsets)
-			if cutName {
-				if s := readString(v.Tgid, m.name, v.NameSize, int(v.NameKind), v.NameText[:kept], &rt.Offsets); s != "" {
-					c.name, cutName = s, false
+	if process := identityOf(v.Tgid, v.Start*nsPerTick); alive(process) {
+		memory, err := openMemory(r.procfs, process, func() bool { return alive(process) })
+		if err == nil {
+			mem := pythonMemory{targetmem.Reader{Memory: memory}, &rt.Offsets}
+			if m, err := mem.code(v.Code); err == nil && m.name == v.Name && m.lines == v.Lines && mem.inUse(v.Code) {
+				c.table = r.readTable(&mem, m.lines)
+				if cutName {
+					if s := mem.text(m.name, v.NameSize, int(v.NameKind), v.NameText[:kept]); s != "" {
+						c.name, cutName = s, false
+					}
+				}
+				if cutFile {
+					if s := mem.text(m.file, v.FileSize, int(v.FileKind), nil); s != "" {
+						c.file, cutFile = s, false
+					}
 				}
 			}
-			if cutFile {
-				if s := readString(v.Tgid, m.file, v.FileSize, int(v.FileKind), nil, &rt.Offsets); s != "" {
-					c.file, cutFile = s, false
-				}
-			}
+			_ = memory.Close() // only read from
 		}
 	}
 	if cutName {
@@ -429,59 +441,83 @@ func (r *interpreters) read(id uint64, alive func(identity) bool) *pythonCode {
 	return c
 }
 
+// pythonMemory is the memory of a process that runs CPython.
+type pythonMemory struct {
+	targetmem.Reader
+	o *python.Offsets
+}
+
 // codeObject is what is read anew of one.
 type codeObject struct{ name, file, lines uint64 }
 
-func readCode(pid uint32, at uint64, o *python.Offsets) (codeObject, error) {
-	name := o.CodeName
-	if o.CodeQualifiedName != python.None {
-		name = o.CodeQualifiedName
+func (m *pythonMemory) code(at uint64) (c codeObject, err error) {
+	name := m.o.CodeName
+	if m.o.CodeQualifiedName != python.None {
+		name = m.o.CodeQualifiedName
 	}
-	var c codeObject
 	for _, f := range []struct {
 		to     *uint64
 		offset uint32
-	}{{&c.name, name}, {&c.file, o.CodeFile}, {&c.lines, o.CodeLines}} {
-		var b [8]byte
-		if err := readMemory(pid, at+uint64(f.offset), b[:]); err != nil {
+	}{{&c.name, name}, {&c.file, m.o.CodeFile}, {&c.lines, m.o.CodeLines}} {
+		if *f.to, err = m.Uint64(at + uint64(f.offset)); err != nil {
 			return c, err
 		}
-		*f.to = binary.LittleEndian.Uint64(b[:])
 	}
 	return c, nil
 }
 
 // inUse says whether an object has not been given back, as far as one can see: where its
 // count of references was, CPython's memory pools and the C library then have a pointer.
-func inUse(pid uint32, at uint64, o *python.Offsets) bool {
-	if o.BytesLength != 16 {
+func (m *pythonMemory) inUse(at uint64) bool {
+	if m.o.BytesLength != 16 {
 		return true // objects begin otherwise: built without the lock
 	}
-	var b [8]byte
-	if readMemory(pid, at, b[:]) != nil {
+	head, err := m.Uint64(at)
+	if err != nil {
 		return false
 	}
 	// From 3.14 on there are flags in the upper 16 bits; objects that live for ever have large
 	// counts from 3.12 on.
-	count, high := binary.LittleEndian.Uint32(b[:]), binary.LittleEndian.Uint16(b[4:])
+	count, high := uint32(head), uint16(head>>32)
 	return high == 0 && count != 0 && (count < 1<<22 || count >= 0x3fffffff)
 }
 
+// text reads a string that the kernel could not keep whole, "" if it cannot. begin is what it
+// begins with.
+func (m *pythonMemory) text(at uint64, size uint32, kind int, begin []byte) string {
+	if size > maxPythonName {
+		return ""
+	}
+	state, err := m.Uint32(at + uint64(m.o.StringState))
+	if err != nil {
+		return ""
+	}
+	from := at + uint64(m.o.StringCompact)
+	if state&0x40 != 0 {
+		from = at + uint64(m.o.StringASCII)
+	}
+	b := make([]byte, size)
+	if m.Read(b, from) != nil || !bytes.HasPrefix(b, begin) {
+		return ""
+	}
+	return python.Text(b, kind)
+}
+
 // readTable reads the line table of a function; nil if it cannot.
-func (r *interpreters) readTable(pid uint32, at uint64, o *python.Offsets) []byte {
-	var b [8]byte
-	if readMemory(pid, at+uint64(o.BytesLength), b[:]) != nil {
+func (r *interpreters) readTable(m *pythonMemory, at uint64) []byte {
+	n, err := m.Uint64(at + uint64(m.o.BytesLength))
+	if err != nil {
 		return nil
 	}
-	n := binary.LittleEndian.Uint64(b[:])
 	r.mu.Lock()
 	room := n <= maxLineTable && r.tables+int(n) <= maxLineTables
 	r.mu.Unlock()
 	if !room {
+		r.metrics.pythonLines.Inc()
 		return nil
 	}
 	table := make([]byte, n)
-	if readMemory(pid, at+uint64(o.BytesData), table) != nil || !inUse(pid, at, o) {
+	if m.Read(table, at+uint64(m.o.BytesData)) != nil || !m.inUse(at) {
 		return nil
 	}
 	r.mu.Lock()
@@ -490,25 +526,11 @@ func (r *interpreters) readTable(pid uint32, at uint64, o *python.Offsets) []byt
 	return table
 }
 
-// readString reads a string that the kernel could not keep whole, "" if it cannot. begin is
-// what it begins with.
-func readString(pid uint32, at uint64, size uint32, kind int, begin []byte, o *python.Offsets) string {
-	if size > maxPythonName {
-		return ""
-	}
-	var state [4]byte
-	if readMemory(pid, at+uint64(o.StringState), state[:]) != nil {
-		return ""
-	}
-	text := at + uint64(o.StringCompact)
-	if state[0]&0x40 != 0 {
-		text = at + uint64(o.StringASCII)
-	}
-	b := make([]byte, size)
-	if readMemory(pid, text, b) != nil || !bytes.HasPrefix(b, begin) {
-		return ""
-	}
-	return python.Text(b, kind)
+// giveTable takes a line table that is forgotten off the account.
+func (r *interpreters) giveTable(c *pythonCode) {
+	r.mu.Lock()
+	r.tables -= len(c.table)
+	r.mu.Unlock()
 }
 
 // line is the line of an instruction; 0 if it is not known.
@@ -549,9 +571,7 @@ func (r *interpreters) expire(round uint64) {
 	for id, c := range r.codes {
 		switch {
 		case c.dropped && c.seen+kept+2 < round:
-			r.mu.Lock()
-			r.tables -= len(c.table)
-			r.mu.Unlock()
+			r.giveTable(c)
 			delete(r.codes, id)
 		case !c.dropped && c.seen+kept < round:
 			_ = r.objs.PythonCodes.Delete(id) // only the agent deletes

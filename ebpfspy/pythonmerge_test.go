@@ -60,3 +60,14 @@ func TestMergePython(t *testing.T) {
 		})
 	}
 }
+
+// TestLineTablesAreGivenBack reads a function anew that the kernel had forgotten and the agent
+// had not.
+func TestLineTablesAreGivenBack(t *testing.T) {
+	kept, again, other := &pythonCode{table: make([]byte, 100)}, &pythonCode{table: make([]byte, 100)}, &pythonCode{table: make([]byte, 10)}
+	r := &interpreters{tables: 210, codes: map[uint64]*pythonCode{1: kept}, early: map[uint64]*pythonCode{1: again, 2: other}}
+	r.learn(&rawRound{}, func(identity) bool { return false })
+	if r.tables != 110 || r.codes[1] != kept || r.codes[2] != other {
+		t.Errorf("%d bytes of tables, functions %v; want 110, the old one and the new one", r.tables, r.codes)
+	}
+}

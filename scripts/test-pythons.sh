@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Unpacks the CPythons that the tests profile, those of Debian's suites, each with the
 # libraries that it needs, into folders that a program can have as its root:
-# .cache/pythons/SUITE/root. Nothing is installed. apt checks what it fetches against the
+# .cache/pythons/SUITE/files. Nothing is installed. apt checks what it fetches against the
 # archive's signed lists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,7 +18,7 @@ fi
 for s in "${suites[@]}"; do
   IFS='=' read -r suite version ffi <<<"$s"
   dir=$PWD/.cache/pythons/$suite
-  [[ -x $dir/root/usr/bin/python$version ]] && continue
+  [[ -x $dir/files/usr/bin/python$version ]] && continue
   echo "test-pythons: fetching python$version of $suite"
   rm -rf "$dir"
   mkdir -p "$dir"/{lists,cache/archives}/partial "$dir/packages"
@@ -40,6 +40,6 @@ for s in "${suites[@]}"; do
     ln -s usr/lib "$dir/unpacked/lib"
     ln -s usr/lib64 "$dir/unpacked/lib64"
   fi
-  mv "$dir/unpacked" "$dir/root"
+  mv "$dir/unpacked" "$dir/files"
   rm -rf "$dir/packages" "$dir/lists" "$dir/cache"
 done

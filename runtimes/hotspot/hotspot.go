@@ -144,6 +144,8 @@ type source struct {
 	mu         sync.Mutex // guards the rest
 	heaps      []codeHeap
 	blobs      map[uint64]*blob // by start
+	blobText   int64            // bytes of their names
+	methodText int64
 	methods    map[uint64]symtab.Frame
 	stubs      map[uint64]string // names of blobs by their address, which does not change
 	generation uint64
@@ -330,10 +332,21 @@ func (s *source) blobAt(start, addr uint64) *blob {
 		b.frames = []symtab.Frame{{Name: text}}
 	}
 	if s.room() {
+		s.forget(start)
 		s.blobs[start] = b
+		s.blobText += textBytes(b.frames[0])
 	}
 	return b
 }
+
+func (s *source) forget(start uint64) {
+	if b := s.blobs[start]; b != nil {
+		s.blobText -= textBytes(b.frames[0])
+		delete(s.blobs, start)
+	}
+}
+
+func textBytes(f symtab.Frame) int64 { return int64(len(f.Name) + len(f.File)) }
 
 // room says whether one more blob and method may be kept.
 func (s *source) room() bool {
@@ -341,7 +354,7 @@ func (s *source) room() bool {
 }
 
 func (s *source) bytes() int64 {
-	return int64(len(s.blobs))*blobCost + int64(len(s.methods))*methodCost + int64(len(s.stubs))*blobCost
+	return int64(len(s.blobs))*blobCost + int64(len(s.methods))*methodCost + int64(len(s.stubs))*blobCost + s.blobText + s.methodText
 }
 
 // stubName reads the name of a kind of blobs, "" if it has none.
@@ -374,6 +387,7 @@ func (s *source) method(at uint64) (symtab.Frame, bool) {
 	}
 	if s.room() {
 		s.methods[at] = f
+		s.methodText += textBytes(f)
 	}
 	return f, true
 }
@@ -476,6 +490,7 @@ func (s *source) Refresh(int64) (bool, error) {
 func (s *source) walk() {
 	s.walks++
 	clear(s.methods) // classes may have been unloaded
+	s.methodText = 0
 	for i := range s.heaps {
 		h := &s.heaps[i]
 		at := h.base
@@ -499,7 +514,7 @@ func (s *source) walk() {
 	}
 	for start, b := range s.blobs {
 		if b.walk != s.walks {
-			delete(s.blobs, start)
+			s.forget(start)
 		}
 	}
 }
@@ -523,5 +538,6 @@ func (s *source) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone = true
+	s.blobText, s.methodText = 0, 0
 	s.heaps, s.blobs, s.methods, s.stubs = nil, map[uint64]*blob{}, map[uint64]symtab.Frame{}, map[uint64]string{}
 }

@@ -51,6 +51,7 @@ type source struct {
 
 	mu         sync.Mutex // guards the rest
 	functions  map[uint64]symtab.Frame
+	nameBytes  int64             // of the functions
 	types      map[uint64]uint16 // of maps, which V8 does not move
 	generation uint64
 	refreshed  time.Time
@@ -105,8 +106,10 @@ func (s *source) function(at uint64) (symtab.Frame, bool) {
 		f, ok := s.functions[at]
 		return f, ok
 	}
-	if int64(len(s.functions))*functionCost < s.max && len(s.functions) < maxFunctions {
+	old := s.functions[at]
+	if more := int64(len(f.Name) + len(f.File) - len(old.Name) - len(old.File)); s.bytes()+functionCost+more <= s.max && len(s.functions) < maxFunctions {
 		s.functions[at] = f
+		s.nameBytes += more
 	}
 	return f, true
 }
@@ -174,7 +177,7 @@ func (s *source) nameOf(at uint64) (string, error) {
 	}
 	from := at + word*(1+s.l.scopeFirst)
 	var words [8]uint64
-	for i := range uint64(2) { // the position
+	for range 2 { // the position
 		w, err := s.mem.Uint64(from)
 		if err != nil {
 			return "", err
@@ -183,7 +186,6 @@ func (s *source) nameOf(at uint64) (string, error) {
 			break
 		}
 		from += word
-		_ = i
 	}
 	from += 2 * word * n
 	for i := range words {
@@ -337,12 +339,14 @@ func (s *source) Generation() uint64 {
 func (s *source) Bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return int64(len(s.functions)) * functionCost
+	return s.bytes()
 }
+
+func (s *source) bytes() int64 { return int64(len(s.functions))*functionCost + s.nameBytes }
 
 // Close forgets all.
 func (s *source) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.functions, s.types = map[uint64]symtab.Frame{}, map[uint64]uint16{}
+	s.functions, s.types, s.nameBytes = map[uint64]symtab.Frame{}, map[uint64]uint16{}, 0
 }

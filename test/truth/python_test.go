@@ -36,7 +36,7 @@ func interpreters(t *testing.T) []interpreter {
 	}
 	var out []interpreter
 	for suite, version := range map[string]string{"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13", "sid": "3.14"} {
-		out = append(out, interpreter{"debian-" + version, "/usr/bin/python" + version, filepath.Join(root, ".cache", "pythons", suite, "root")})
+		out = append(out, interpreter{"debian-" + version, "/usr/bin/python" + version, filepath.Join(root, ".cache", "pythons", suite, "files")})
 	}
 	for _, path := range filepath.SplitList(os.Getenv(EnvPythons)) {
 		out = append(out, interpreter{strings.Trim(strings.ReplaceAll(path, "/", "-"), "-"), path, ""})
