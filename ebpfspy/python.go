@@ -247,7 +247,7 @@ func (p *pythonFile) check(id identity, runtime uint64) error {
 	if err != nil {
 		return err
 	}
-	defer memory.Close()
+	defer func() { _ = memory.Close() }() // only read from
 	mem := &targetmem.Reader{Memory: memory}
 	b := make([]byte, len(p.runtime.Static))
 	if err := mem.Read(b, runtime); err != nil {

@@ -67,7 +67,7 @@ func TestReadOwnMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close()
+	defer func() { _ = m.Close() }()
 	value := uint64(0x1122334455667788)
 	r := &Reader{Memory: m}
 	if got, err := r.Uint64(uint64(uintptr(unsafe.Pointer(&value)))); err != nil || got != value {
@@ -83,7 +83,7 @@ func TestReadOwnMemory(t *testing.T) {
 	if errno != 0 {
 		t.Skipf("userfaultfd: %v", errno)
 	}
-	defer unix.Close(int(fd)) // lets go of whoever waits
+	defer func() { _ = unix.Close(int(fd)) }() // lets go of whoever waits
 	const uffdioAPI, uffdioRegister = 0xc018aa3f, 0xc020aa00
 	api := [24]byte{0: 0xaa}
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, uffdioAPI, uintptr(unsafe.Pointer(&api[0]))); errno != 0 {
