@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -167,6 +168,33 @@ func goThread(t *testing.T, wg *sync.WaitGroup, name string, f func()) {
 	}
 }
 
+// sleepUntilWoken runs a thread that is in nanosleep until the function that it returns is
+// called.
+func sleepUntilWoken(t *testing.T, wg *sync.WaitGroup, name string) (wake func()) {
+	t.Helper()
+	var woken atomic.Bool
+	tids, ended := make(chan int, 1), make(chan struct{})
+	goThread(t, wg, name, func() {
+		defer close(ended)
+		tids <- unix.Gettid()
+		for !woken.Load() {
+			_ = unix.Nanosleep(&unix.Timespec{Sec: 600}, nil)
+		}
+	})
+	return func() {
+		woken.Store(true)
+		tid := <-tids
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(10 * time.Millisecond): // it may be about to sleep
+				_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG)
+			}
+		}
+	}
+}
+
 func nap(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	for unix.Nanosleep(&ts, &ts) == unix.EINTR {
@@ -193,7 +221,8 @@ func TestOffCPUAcrossRounds(t *testing.T) {
 	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: everyStack})
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	goThread(t, &wg, "before", func() { nap(6 * time.Second) })
+	wake := sleepUntilWoken(t, &wg, "before")
+	defer wake()
 	time.Sleep(100 * time.Millisecond)
 	start(t, s)
 	began := time.Now()
@@ -469,8 +498,15 @@ func TestOffCPUUntracked(t *testing.T) {
 	s, account := newTestSession(t, justMe(), Options{OffCPU: OffCPUOptions{Enabled: true, MaxThreads: 64}})
 	start(t, s)
 	var wg sync.WaitGroup
-	for range 100 {
-		goThread(t, &wg, "many", func() { nap(200 * time.Millisecond) })
+	const many = 100
+	var started atomic.Int32
+	for range many {
+		goThread(t, &wg, "many", func() {
+			started.Add(1)
+			for started.Load() < many {
+				nap(200 * time.Millisecond)
+			}
+		})
 	}
 	wg.Wait()
 	_, info := offTimes(t, s, nil)
