@@ -98,6 +98,8 @@ func (s *Session) takeRound() (*rawRound, error) {
 	if err != nil {
 		return nil, err
 	}
+	// By the clock as it is now: if it was set in the round, the later one is the better.
+	raw.start = raw.end.Add(raw.start.Sub(raw.end))
 	s.started, s.startNS = raw.end, raw.endMono
 	s.round++
 	s.pump() // all events of the round, before its samples

@@ -493,6 +493,53 @@ func TestOffCPUWaker(t *testing.T) {
 	addsUp(t, account)
 }
 
+// The time of day is set, ahead and back: what is waited, used and covered is right all the
+// same, and a round's start is by the clock as it is at its end.
+func TestClockSteps(t *testing.T) {
+	if os.Getenv("SPANFLAME_TEST_SET_CLOCK") == "" {
+		t.Skip("it sets the machine's clock: make test-kernels runs it in virtual machines")
+	}
+	s, account := newTestSession(t, justMe(), Options{Threads: true, OffCPU: everyStack})
+	start(t, s)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wake := sleepUntilWoken(t, &wg, "sleeper")
+	defer wake()
+	stop := make(chan struct{})
+	defer close(stop)
+	goThread(t, &wg, "spinner", func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	offTimes(t, s, nil)
+	for _, step := range []time.Duration{time.Hour, -3 * time.Hour, 2 * time.Hour} {
+		time.Sleep(500 * time.Millisecond)
+		ts := unix.NsecToTimespec(time.Now().Add(step).UnixNano())
+		if err := unix.ClockSettime(unix.CLOCK_REALTIME, &ts); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		var spun time.Duration
+		off, info := offTimes(t, s, func(sm *Sample) {
+			if sm.Thread == "spinner" {
+				spun += sm.Time // on a CPU, or waiting for one
+			}
+		})
+		now := time.Now()
+		near(t, "sleeper", off["sleeper"], info.Duration, 20*time.Millisecond)
+		near(t, "spinner", spun, info.Duration, info.Duration/4) // some 100 samples
+		near(t, "duration", info.Duration, 1500*time.Millisecond, 500*time.Millisecond)
+		// Without their monotonic readings.
+		near(t, "end by the wall clock", now.Round(0).Sub(info.Start.Round(0).Add(info.Duration)), 500*time.Millisecond, 500*time.Millisecond)
+	}
+	addsUp(t, account)
+}
+
 // Threads that there is no room for are counted.
 func TestOffCPUUntracked(t *testing.T) {
 	s, account := newTestSession(t, justMe(), Options{OffCPU: OffCPUOptions{Enabled: true, MaxThreads: 64}})

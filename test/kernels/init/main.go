@@ -75,7 +75,7 @@ func runTest(binary, pattern string) {
 	cmd := exec.Command(dir+"/"+binary, "-test.v", "-test.short", "-test.timeout=15m", "-test.run="+pattern)
 	cmd.Dir = dir
 	cmd.Env = []string{
-		"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp", "SPANFLAME_TEST_REQUIRE=1",
+		"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp", "SPANFLAME_TEST_REQUIRE=1", "SPANFLAME_TEST_SET_CLOCK=1",
 		"SPANFLAME_BIN=" + dir + "/spanflame", "SPANFLAME_TEST_WORKLOADS=" + dir,
 	}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
