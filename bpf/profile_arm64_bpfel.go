@@ -373,6 +373,7 @@ type ProfileScratch struct {
 			Epoch uint64
 		}
 	}
+	Fresh ProfileSampleValue
 	Words [1149]uint64
 }
 

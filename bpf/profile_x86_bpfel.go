@@ -395,6 +395,7 @@ type ProfileScratch struct {
 			Epoch uint64
 		}
 	}
+	Fresh ProfileSampleValue
 	Words [1149]uint64
 }
 

@@ -351,17 +351,19 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 	t->now.since = now;
 }
 
-/* Adds a time under the key in the scratch memory, whose frames are kept already. */
-static __always_inline void add_under(u32 r, void *table, struct scratch *s, struct sample_value *fresh, u64 time)
+/* Adds a time under the key in the scratch memory, whose frames are kept already where
+ * s->fresh says. That is no variable of the program's: the verifier of Linux 7.2 takes
+ * one for unused that a helper reads on some of the paths here. */
+static __always_inline void add_under(u32 r, void *table, struct scratch *s, u64 time)
 {
 	struct sample_value *seen = bpf_map_lookup_elem(table, &s->key);
 	long err = 0;
 
 	count_stat(r, STAT_TAKEN);
-	fresh->count = 1;
-	fresh->time = time;
+	s->fresh.count = 1;
+	s->fresh.time = time;
 	if (!seen) {
-		err = bpf_map_update_elem(table, &s->key, fresh, BPF_NOEXIST);
+		err = bpf_map_update_elem(table, &s->key, &s->fresh, BPF_NOEXIST);
 		if (!err)
 			return;
 		seen = bpf_map_lookup_elem(table, &s->key); /* another CPU was first */
@@ -378,25 +380,26 @@ static __always_inline void add_under(u32 r, void *table, struct scratch *s, str
  * queue. Their frames are in the same place. */
 static __always_inline void add_time(u32 r, void *table, struct scratch *s, u64 waker, u64 waited, u64 queued)
 {
-	struct sample_value *seen = bpf_map_lookup_elem(table, &s->key), fresh = {};
+	struct sample_value *seen = bpf_map_lookup_elem(table, &s->key);
 
-	fresh.chunk = NO_CHUNK;
+	s->fresh.chunk = NO_CHUNK;
+	s->fresh.word = 0;
 	if (seen) {
-		fresh.chunk = seen->chunk;
-		fresh.word = seen->word;
+		s->fresh.chunk = seen->chunk;
+		s->fresh.word = seen->word;
 	}
 	if (s->key.wait == WAIT_RUN_QUEUE) {
-		add_under(r, table, s, &fresh, waited + queued);
+		add_under(r, table, s, waited + queued);
 		return;
 	}
 	if (waited) {
 		s->key.waker = waker;
-		add_under(r, table, s, &fresh, waited);
+		add_under(r, table, s, waited);
 	}
 	if (queued) {
 		s->key.wait = WAIT_RUN_QUEUE;
 		s->key.waker = 0;
-		add_under(r, table, s, &fresh, queued);
+		add_under(r, table, s, queued);
 	}
 }
 

@@ -165,6 +165,7 @@ struct scratch {
 	struct walker walker;
 	struct rule_cache cache;
 	struct python_walker python;
+	struct sample_value fresh; /* of off_cpu */
 	u64 words[MAX_FRAMES];
 };
 
