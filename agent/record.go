@@ -259,6 +259,9 @@ func (t waitTable) print(w io.Writer, name string, off ebpfspy.OffCPUInfo, file 
 	fmt.Fprintf(w, "threads of %s were off their CPU for %s\n", name, total.Round(time.Millisecond))
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, why := range whys {
+		if t[why] < time.Millisecond/2 {
+			continue // it would be a line of zeros
+		}
 		fmt.Fprintf(tw, "%s\t%.1f %%\t  %s\n", t[why].Round(time.Millisecond), 100*t[why].Seconds()/total.Seconds(), why)
 	}
 	if err := tw.Flush(); err != nil {

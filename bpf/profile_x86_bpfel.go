@@ -446,13 +446,14 @@ type ProfileTableLeaf struct {
 }
 
 type ProfileThreadState struct {
-	_     structs.HostLayout
-	Now   ProfileBlock
-	Cut   ProfileBlock
-	CutAt uint64
-	Site  uint32
-	Drawn uint16
-	Gone  uint16
+	_      structs.HostLayout
+	Now    ProfileBlock
+	Cut    ProfileBlock
+	CutAt  uint64
+	Site   uint32
+	Drawn  uint8
+	Halted uint8
+	Gone   uint16
 }
 
 type ProfileUnwindFile struct {
@@ -502,7 +503,8 @@ const (
 	ProfileWaitCauseWAIT_POLL       ProfileWaitCause = 7
 	ProfileWaitCauseWAIT_PAGE_FAULT ProfileWaitCause = 8
 	ProfileWaitCauseWAIT_RUN_QUEUE  ProfileWaitCause = 9
-	ProfileWaitCauseWAIT_MAX        ProfileWaitCause = 10
+	ProfileWaitCauseWAIT_RESTARTED  ProfileWaitCause = 10
+	ProfileWaitCauseWAIT_MAX        ProfileWaitCause = 11
 )
 
 // Names of all BPF objects in the ELF.

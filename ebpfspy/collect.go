@@ -242,7 +242,7 @@ func (s *Session) deliver(raw *rawRound, f func(*Sample), info *RoundInfo) {
 		switch sample.Kind {
 		case OffCPU:
 			sample.Period, sample.Time = 0, time.Duration(raw.values[i].Time)
-			sample.Wait = Waits[min(key.Wait, uint8(len(Waits)-1))]
+			sample.Wait = waitOf(key.Wait, buf)
 			if i, ok := wakers[key.Waker]; ok {
 				sample.Stack = s.withWaker(buf, raw, i, subjects)
 			}

@@ -130,6 +130,34 @@ func TestIsIdle(t *testing.T) {
 	}
 }
 
+func TestWaitOf(t *testing.T) {
+	kernel := &stack.Mapping{File: "[kernel.kallsyms]"}
+	const restarted = uint8(bpf.ProfileWaitCauseWAIT_RESTARTED)
+	for _, tt := range []struct {
+		cause  uint8
+		kernel string // its functions
+		want   string
+	}{
+		{uint8(bpf.ProfileWaitCauseWAIT_LOCK), "hrtimer_nanosleep", "lock"},
+		{restarted, "__schedule do_nanosleep hrtimer_nanosleep hrtimer_nanosleep_restart", "sleep"},
+		{restarted, "__schedule futex_wait_queue futex_wait futex_wait_restart", "lock"},
+		{restarted, "__schedule poll_schedule_timeout do_sys_poll do_restart_poll", "poll"},
+		{restarted, "__schedule", "other"},
+		{restarted, "", "other"},
+		{restarted + 1, "", ""},
+	} {
+		var in []*stack.Location
+		for _, l := range frames(strings.Fields(tt.kernel)...) {
+			l.Mapping = kernel
+			in = append(in, l)
+		}
+		// A function of the program may be named so, too.
+		if got := waitOf(tt.cause, append(in, frames("futex_wait")...)); got != tt.want {
+			t.Errorf("%d in %s: %q, want %q", tt.cause, tt.kernel, got, tt.want)
+		}
+	}
+}
+
 // isNap says whether a thread is in nap. Others may have inherited its name.
 func isNap(sm *Sample) bool {
 	return slices.ContainsFunc(namesOf(sm.Stack), func(f string) bool { return strings.Contains(f, "nanosleep") })
@@ -203,6 +231,9 @@ func nap(d time.Duration) {
 
 func near(t *testing.T, what string, got, want, tolerance time.Duration) {
 	t.Helper()
+	if testing.Short() {
+		tolerance *= 4 // an emulated processor is slow
+	}
 	if d := (got - want).Abs(); d > tolerance {
 		t.Errorf("%s: %s, want %s to within %s", what, got, want, tolerance)
 	}
@@ -413,7 +444,11 @@ func TestOffCPUBudget(t *testing.T) {
 	if float64(o.Sampled) > most {
 		t.Errorf("%d were sampled in %s, want %.0f at most", o.Sampled, info.Duration, most)
 	}
-	if o.Sampled < 20 || o.LeftOut < 20*o.Sampled {
+	busy := uint64(20)
+	if testing.Short() {
+		busy = 4 // an emulated processor is slow
+	}
+	if o.Sampled < 20 || o.LeftOut < busy*o.Sampled {
 		t.Errorf("%d were sampled, %d left out: that is no busy host", o.Sampled, o.LeftOut)
 	}
 	for _, thread := range []string{"ping", "pong"} {
@@ -493,6 +528,41 @@ func TestOffCPUWaker(t *testing.T) {
 	addsUp(t, account)
 }
 
+// A process that is stopped waits for none of what its system calls are for, and goes on to
+// afterwards.
+func TestOffCPUStopped(t *testing.T) {
+	s, account := newTestSession(t, justMe(), Options{OffCPU: everyStack})
+	start(t, s)
+	child := exec.Command("sleep", "600")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = child.Process.Kill(), child.Wait() }()
+	time.Sleep(300 * time.Millisecond) // it sleeps
+	for _, tt := range []struct {
+		signal syscall.Signal
+		wait   string
+	}{{0, "sleep"}, {syscall.SIGSTOP, "other"}, {syscall.SIGCONT, "sleep"}, {syscall.SIGSTOP, "other"}} {
+		if err := child.Process.Signal(tt.signal); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		offTimes(t, s, nil)
+		time.Sleep(500 * time.Millisecond)
+		waits := map[string]time.Duration{}
+		_, info := offTimes(t, s, func(sm *Sample) {
+			if int(sm.PID) == child.Process.Pid && sm.Kind == OffCPU {
+				waits[sm.Wait] += sm.Time
+			}
+		})
+		if len(waits) != 1 {
+			t.Errorf("%s: it waited for %v", tt.signal, waits)
+		}
+		near(t, tt.signal.String(), waits[tt.wait], info.Duration, 10*time.Millisecond)
+	}
+	addsUp(t, account)
+}
+
 // The time of day is set, ahead and back: what is waited, used and covered is right all the
 // same, and a round's start is by the clock as it is at its end.
 func TestClockSteps(t *testing.T) {
@@ -505,15 +575,10 @@ func TestClockSteps(t *testing.T) {
 	defer wg.Wait()
 	wake := sleepUntilWoken(t, &wg, "sleeper")
 	defer wake()
-	stop := make(chan struct{})
-	defer close(stop)
+	var stop atomic.Bool
+	defer stop.Store(true)
 	goThread(t, &wg, "spinner", func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+		for !stop.Load() {
 		}
 	})
 	offTimes(t, s, nil)

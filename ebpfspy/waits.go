@@ -27,6 +27,31 @@ var Waits = [bpf.ProfileWaitCauseWAIT_MAX]string{
 	bpf.ProfileWaitCauseWAIT_POLL:       "poll",
 	bpf.ProfileWaitCauseWAIT_PAGE_FAULT: "page_fault",
 	bpf.ProfileWaitCauseWAIT_RUN_QUEUE:  "run_queue",
+	bpf.ProfileWaitCauseWAIT_RESTARTED:  "", // one of the others
+}
+
+// waitOf is the name of a cause. A system call that a signal interrupted, and that the
+// kernel restarts with the time that is left, has lost its number (restart_syscall(2)): the
+// functions of the kernel that it is in tell what it was, or nothing does.
+func waitOf(cause uint8, frames []*stack.Location) string {
+	if cause != uint8(bpf.ProfileWaitCauseWAIT_RESTARTED) {
+		return Waits[min(cause, uint8(len(Waits)-1))]
+	}
+	for _, l := range frames {
+		if l.Mapping == nil || !strings.HasPrefix(l.Mapping.File, "[") {
+			break // not the kernel's
+		}
+		f := l.Lines[0].Function
+		switch {
+		case strings.Contains(f, "nanosleep"), strings.Contains(f, "nsleep"):
+			return "sleep"
+		case strings.HasPrefix(f, "futex_"):
+			return "lock"
+		case f == "do_restart_poll", f == "do_sys_poll", f == "do_poll":
+			return "poll"
+		}
+	}
+	return "other"
 }
 
 // scheduler are the functions through which a thread leaves its CPU; what is inside of

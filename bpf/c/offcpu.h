@@ -238,7 +238,7 @@ static __always_inline u64 counts_for(struct block_site *at, u64 ns, u32 chance)
 
 /* Keeps the stack with which the current thread leaves its CPU, in the round's table;
  * the time is added when it is known. */
-static __always_inline bool keep_stack(void *ctx, u32 r, struct task_struct *task, struct block *b, bool runnable)
+static __always_inline bool keep_stack(void *ctx, u32 r, struct task_struct *task, struct block *b, bool runnable, bool halted)
 {
 	void *table = bpf_map_lookup_elem(&counts, &r);
 	u32 zero = 0;
@@ -252,7 +252,7 @@ static __always_inline bool keep_stack(void *ctx, u32 r, struct task_struct *tas
 	if (read_pt_regs(task, &s->regs)) {
 		mode = regs_of_pt(&s->regs, &s->walker);
 		if (!runnable)
-			s->key.wait = wait_cause_of(task, &s->regs, mode);
+			s->key.wait = wait_cause_of(task, &s->regs, mode, halted);
 	} else {
 		mode = MODE_KERNEL;
 		if (!runnable)
@@ -339,10 +339,11 @@ static __always_inline void switched_out(void *ctx, u32 r, struct task_struct *t
 	t->site = (place_of(task, runnable) >> 20) % BLOCK_SITES;
 	chance = chance_at(t->site, rate, now, &t->now.certain);
 	t->drawn = chance != CHANCE_ONE;
+	t->halted = !!(state & TASK_HALTED);
 	if (!t->drawn || (bpf_get_prandom_u32() & (CHANCE_ONE - 1)) < chance) {
 		rate->kept++;
 		name_block(&t->now, task);
-		if (keep_stack(ctx, r, task, &t->now, runnable))
+		if (keep_stack(ctx, r, task, &t->now, runnable, t->halted))
 			t->now.chance = chance;
 		now = bpf_ktime_get_ns(); /* it is on its CPU as long as its stack is taken */
 		if (runnable)
@@ -467,7 +468,7 @@ static __always_inline u64 switched_in(u32 r, struct task_struct *task)
 		s->key.wait = WAIT_OTHER;
 		if (read_pt_regs(task, &s->regs)) {
 			mode = regs_of_pt(&s->regs, &s->walker);
-			s->key.wait = wait_cause_of(task, &s->regs, mode);
+			s->key.wait = wait_cause_of(task, &s->regs, mode, t->halted);
 			if (want_user) {
 				s->words[0] = s->walker.ip;
 				s->key.user_len = 1;
@@ -587,7 +588,7 @@ int off_cpu_asleep(struct bpf_iter__task *ctx)
 			a->user_hash = hash_step(hash_seed, a->ip) | 1;
 		}
 		if (a->wait != WAIT_RUN_QUEUE)
-			a->wait = wait_cause_of(task, &s->regs, mode);
+			a->wait = wait_cause_of(task, &s->regs, mode, state_of(task) & TASK_HALTED);
 	}
 	size = want_kernel ? bpf_get_task_stack(task, a->kernel, sizeof(a->kernel), 0) : 0;
 	if (size > 0) {

@@ -62,7 +62,8 @@ enum wait_cause {
 	WAIT_POLL = 7,       /* any of several events */
 	WAIT_PAGE_FAULT = 8, /* a page of its memory */
 	WAIT_RUN_QUEUE = 9,  /* it could run, but others do */
-	WAIT_MAX = 10,
+	WAIT_RESTARTED = 10, /* goes on to wait after a signal; its stack in the kernel tells for what */
+	WAIT_MAX = 11,
 };
 
 /* Counters of a round. Taken is the sum of the next three and of the counts. */
@@ -366,7 +367,8 @@ struct thread_state {
 	struct block cut;
 	u64 cut_at; /* the beginning */
 	u32 site;   /* of now */
-	u16 drawn;  /* by a chance less than 1: now */
+	u8 drawn;   /* by a chance less than 1: now */
+	u8 halted;  /* it was stopped: now */
 	u16 gone;   /* the thread has ended */
 };
 

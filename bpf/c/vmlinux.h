@@ -141,6 +141,7 @@ struct task_struct {
 	unsigned int flags;
 	unsigned int __state; /* from 5.14 on */
 	unsigned int in_iowait : 1;
+	unsigned int frozen : 1; /* CONFIG_CGROUPS */
 	pid_t pid;
 	pid_t tgid;
 	void *stack;

@@ -9,9 +9,10 @@
 #include "regs.h"
 
 /* include/linux/sched.h; the bits are the same from 5.10 on. */
-#define TASK_INTERRUPTIBLE 0x01
-#define TASK_UNINTERRUPTIBLE 0x02
 #define TASK_DEAD 0x80
+/* Stopped by a signal (__TASK_STOPPED), by a debugger (__TASK_TRACED) or with all others
+ * (TASK_FROZEN, from 6.1 on). */
+#define TASK_HALTED (0x04 | 0x08 | 0x8000)
 
 #define NO_SYSCALL (-1)
 
@@ -24,7 +25,7 @@ enum {
 	NR_read = 0, NR_write = 1, NR_poll = 7, NR_pread64 = 17, NR_pwrite64 = 18, NR_readv = 19, NR_writev = 20,
 	NR_select = 23, NR_nanosleep = 35, NR_sendfile = 40, NR_connect = 42, NR_accept = 43, NR_sendto = 44,
 	NR_recvfrom = 45, NR_sendmsg = 46, NR_recvmsg = 47, NR_fsync = 74, NR_fdatasync = 75, NR_sync = 162,
-	NR_futex = 202, NR_io_getevents = 208, NR_clock_nanosleep = 230, NR_epoll_wait = 232, NR_pselect6 = 270,
+	NR_futex = 202, NR_io_getevents = 208, NR_restart_syscall = 219, NR_clock_nanosleep = 230, NR_epoll_wait = 232, NR_pselect6 = 270,
 	NR_ppoll = 271, NR_splice = 275, NR_sync_file_range = 277, NR_epoll_pwait = 281, NR_accept4 = 288,
 	NR_preadv = 295, NR_pwritev = 296, NR_recvmmsg = 299, NR_syncfs = 306, NR_sendmmsg = 307,
 };
@@ -36,7 +37,7 @@ enum {
 	NR_io_getevents = 4, NR_epoll_pwait = 22, NR_read = 63, NR_write = 64, NR_readv = 65, NR_writev = 66,
 	NR_pread64 = 67, NR_pwrite64 = 68, NR_preadv = 69, NR_pwritev = 70, NR_sendfile = 71, NR_pselect6 = 72,
 	NR_ppoll = 73, NR_splice = 76, NR_sync = 81, NR_fsync = 82, NR_fdatasync = 83, NR_sync_file_range = 84,
-	NR_futex = 98, NR_nanosleep = 101, NR_clock_nanosleep = 115, NR_accept = 202, NR_connect = 203,
+	NR_futex = 98, NR_nanosleep = 101, NR_clock_nanosleep = 115, NR_restart_syscall = 128, NR_accept = 202, NR_connect = 203,
 	NR_sendto = 206, NR_recvfrom = 207, NR_sendmsg = 211, NR_recvmsg = 212, NR_accept4 = 242, NR_recvmmsg = 243,
 	NR_syncfs = 267, NR_sendmmsg = 269,
 };
@@ -94,13 +95,22 @@ static __always_inline enum wait_cause wait_for_file(struct task_struct *task, u
 	return WAIT_OTHER;
 }
 
-/* Why a thread sleeps, whose user registers are given. */
-static __always_inline enum wait_cause wait_cause_of(struct task_struct *task, struct pt_regs *regs, enum cpu_mode mode)
+/* Whether a thread is frozen with its cgroup (version 2): its state is that of a sleeper. */
+static __always_inline bool is_frozen(struct task_struct *task)
+{
+	return bpf_core_field_exists(task->frozen) && BPF_CORE_READ_BITFIELD_PROBED(task, frozen);
+}
+
+/* Why a thread sleeps, whose user registers are given; halted: it was stopped, in whatever
+ * system call. */
+static __always_inline enum wait_cause wait_cause_of(struct task_struct *task, struct pt_regs *regs, enum cpu_mode mode, bool halted)
 {
 	s32 nr = SYSCALL_OF(regs);
 
+	if (halted || task->flags & PF_EXITING || is_frozen(task))
+		return WAIT_OTHER;
 	if (nr == NO_SYSCALL)
-		return state_of(task) & (TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE) ? WAIT_PAGE_FAULT : WAIT_OTHER;
+		return WAIT_PAGE_FAULT;
 	if (BPF_CORE_READ_BITFIELD_PROBED(task, in_iowait))
 		return WAIT_DISK;
 	if (mode != MODE_USER64)
@@ -123,6 +133,8 @@ static __always_inline enum wait_cause wait_cause_of(struct task_struct *task, s
 	case NR_io_getevents:
 	case NR_io_uring_enter:
 		return WAIT_POLL;
+	case NR_restart_syscall:
+		return WAIT_RESTARTED;
 	case NR_connect:
 	case NR_accept:
 	case NR_accept4:

@@ -66,6 +66,7 @@ var recipes = map[string]recipe{
 	"split-static":      {source: "c/split.c", flags: append([]string{"-static"}, noFP...)},
 	"deep-static":       {source: "c/deep.c", flags: append([]string{"-static"}, noFP...)},
 	"fakepython-static": {source: "c/fakepython.c", flags: []string{"-static"}},
+	"waits-static":      {source: "c/waits.c", flags: append([]string{"-static"}, noFP...)},
 	"signals-static":    {source: "c/signals.c", flags: append([]string{"-static"}, noFP...)},
 
 	"gosplit":          {source: "gosplit"},

@@ -16,7 +16,7 @@ import (
 )
 
 // workloads are the programs that the truth tests profile.
-var workloads = []string{"split-static", "deep-static", "signals-static", "fakepython-static"}
+var workloads = []string{"split-static", "deep-static", "signals-static", "waits-static", "fakepython-static"}
 
 // testDir is where the tests and what they need are in the virtual machine.
 const testDir = "spanflame"

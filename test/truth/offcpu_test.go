@@ -33,11 +33,11 @@ type recording struct {
 // recordWaits records waits for a time.
 func recordWaits(t *testing.T, workload string, d time.Duration, names ...any) recording {
 	t.Helper()
-	return recordOffCPU(t, workload, slices.Concat([]any{d.Seconds(), onDisk(t), lead.Seconds()}, names)...)
+	return recordOffCPU(t, workload, lead, slices.Concat([]any{d.Seconds(), onDisk(t), lead.Seconds()}, names)...)
 }
 
-// recordOffCPU records a workload that begins lead after it was started.
-func recordOffCPU(t *testing.T, workload string, args ...any) recording {
+// recordOffCPU records a workload that begins a time after it was started.
+func recordOffCPU(t *testing.T, workload string, lead time.Duration, args ...any) recording {
 	t.Helper()
 	path(t, workload)
 	harness.AgentPath(t)
@@ -116,31 +116,36 @@ func TestWaits(t *testing.T) {
 		{"blocking and busy", "waits", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := recordWaits(t, tt.workload, d, tt.threads...)
-			truth, off := r.truth, r.off
-			functions := map[string]harness.ThreadTruth{}
-			for name, th := range truth.Threads {
-				in := harness.Labelled(harness.ThreadLabel, name)
-				waits := off.By(harness.WaitLabel, in)
-				harness.CheckNear(t, name+": "+harness.WaitRunQueue, waits[harness.WaitRunQueue], seconds(th.Runnable()), r.allowed(th))
-				if wait, ok := waitOf[name]; ok {
-					harness.CheckNear(t, name+": "+wait, waits[wait], seconds(th.Waited-th.Other), r.allowed(th))
-				}
-				f := functions[th.Function]
-				f.Elapsed += th.Elapsed
-				f.CPU += th.CPU
-				f.RunQueue += th.RunQueue
-				f.Waits += th.Waits
-				f.Switches += th.Switches
-				functions[th.Function] = f
-			}
-			for name, f := range functions {
-				harness.CheckNear(t, name, off.Time(harness.InFunction(name)), seconds(f.OffCPU()), r.allowed(f))
-			}
-			if t.Failed() {
-				t.Log(off.Describe(nil))
-			}
+			recordWaits(t, tt.workload, d, tt.threads...).checkWaits(t)
 		})
+	}
+}
+
+// checkWaits checks the off-CPU time of each thread by reason, and of each function.
+func (r recording) checkWaits(t *testing.T) {
+	t.Helper()
+	truth, off := r.truth, r.off
+	functions := map[string]harness.ThreadTruth{}
+	for name, th := range truth.Threads {
+		in := harness.Labelled(harness.ThreadLabel, name)
+		waits := off.By(harness.WaitLabel, in)
+		harness.CheckNear(t, name+": "+harness.WaitRunQueue, waits[harness.WaitRunQueue], seconds(th.Runnable()), r.allowed(th))
+		if wait, ok := waitOf[name]; ok {
+			harness.CheckNear(t, name+": "+wait, waits[wait], seconds(th.Waited-th.Other), r.allowed(th))
+		}
+		f := functions[th.Function]
+		f.Elapsed += th.Elapsed
+		f.CPU += th.CPU
+		f.RunQueue += th.RunQueue
+		f.Waits += th.Waits
+		f.Switches += th.Switches
+		functions[th.Function] = f
+	}
+	for name, f := range functions {
+		harness.CheckNear(t, name, off.Time(harness.InFunction(name)), seconds(f.OffCPU()), r.allowed(f))
+	}
+	if t.Failed() {
+		t.Log(off.Describe(nil))
 	}
 }
 
@@ -176,7 +181,7 @@ func TestShortBlocks(t *testing.T) {
 	cpus(t)
 	// What two clocks may disagree by in a switch, which is not done in a moment.
 	const switchError = 300 * time.Nanosecond
-	r := recordOffCPU(t, "shortblocks", 1_000_000, 15, 50, 2, lead.Seconds())
+	r := recordOffCPU(t, "shortblocks", lead, 1_000_000, 15, 50, 2, lead.Seconds())
 	truth, off := r.truth, r.off
 	for _, function := range slices.Sorted(maps.Keys(truth.Blocks)) {
 		b := truth.Blocks[function]

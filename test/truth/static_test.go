@@ -104,6 +104,18 @@ func TestStaticSignals(t *testing.T) {
 	}
 }
 
+// TestStaticWaits has threads that wait, each for a reason of its own. Those that need a disk
+// are left out: the virtual machines have none.
+func TestStaticWaits(t *testing.T) {
+	lead := lead
+	if testing.Short() {
+		lead *= 8 // an emulated processor is slow
+	}
+	r := recordOffCPU(t, "waits-static", lead, 12, t.TempDir(), lead.Seconds(),
+		"wait_sleep", "long_sleep", "wait_mutex", "wait_pipe", "wait_socket", "wait_poll")
+	r.checkWaits(t)
+}
+
 // checkSignals checks the profile of the workload "signals".
 func checkSignals(t *testing.T, p *harness.Profile, truth harness.Truth) {
 	t.Helper()

@@ -38,6 +38,9 @@ func run() error {
 	if err := mountAll(); err != nil {
 		return err
 	}
+	if err := upLoopback(); err != nil {
+		return err
+	}
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
 		return err
@@ -63,6 +66,24 @@ func mountAll() error {
 		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s: %w", m.at, err)
 		}
+	}
+	return nil
+}
+
+// upLoopback lets programs connect to each other.
+func upLoopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
+		return fmt.Errorf("bring the loopback interface up: %w", err)
 	}
 	return nil
 }
